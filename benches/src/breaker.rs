@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use steadfast_core::Timestamp;
-use steadfast_core::breaker::{CircuitBreaker, SharedBreaker, BreakerVerdict};
+use steadfast_core::breaker::{BreakerVerdict, CircuitBreaker, SharedBreaker};
 use steadfast_core::policy::{BreakerPolicy, PolicyProfile, RateRule, Ratio, ToolClass};
 use tower::{Service, ServiceExt as _};
 use tower_resilience_circuitbreaker::{CircuitBreakerLayer, SlidingWindowType};
 
 use crate::engine::MeasurementError;
 use crate::measure::{Contestant, allocations, contest, contest_in, repeat};
-use crate::report::{BenchBudget, Figure, BenchReport, ReportRow};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 
 const RECLOSER: &str = "recloser 1.4.0";
 const FAILSAFE: &str = "failsafe 1.3.0";
@@ -75,7 +75,11 @@ fn check_and_record(report: &mut BenchReport) {
             repeat(|_| recloser.call(ready)),
         ],
     );
-    report.add_peers("check and record, closed, without the lock", &standing, &[(RECLOSER, BenchBudget::None)]);
+    report.add_peers(
+        "check and record, closed, without the lock",
+        &standing,
+        &[(RECLOSER, BenchBudget::None)],
+    );
 
     let one_in_ten = |number: u64| if number.is_multiple_of(10) { failing() } else { ready() };
     let standing = contest(
@@ -85,7 +89,11 @@ fn check_and_record(report: &mut BenchReport) {
             repeat(|number| recloser.call(|| one_in_ten(number))),
         ],
     );
-    report.add_peers("check and record, closed, one in ten fails", &standing, &[(RECLOSER, BenchBudget::None)]);
+    report.add_peers(
+        "check and record, closed, one in ten fails",
+        &standing,
+        &[(RECLOSER, BenchBudget::None)],
+    );
 
     let standing =
         contest(2000, &mut [repeat(|_| call_with_clock(&ours, &policy)), repeat(|_| recloser.call(ready))]);

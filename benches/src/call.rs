@@ -9,31 +9,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{ApprovalLedger, ApprovalChannel};
-use steadfast_core::breaker::{CircuitBreaker, BreakerVerdict};
+use steadfast_core::approval::{ApprovalChannel, ApprovalLedger};
+use steadfast_core::breaker::{BreakerVerdict, CircuitBreaker};
 use steadfast_core::call::{
-    AttemptEndVisibility, Call, CallResult, Deduplication, CallEvent, CallerHints, CallNotice, AttemptReport, CallRequest, RunnerKind, UpstreamKey, CallMechanisms,
-    NextStep, CallerPatience,
+    AttemptEndVisibility, AttemptReport, Call, CallEvent, CallMechanisms, CallNotice, CallRequest,
+    CallResult, CallerHints, CallerPatience, Deduplication, NextStep, RunnerKind, UpstreamKey,
 };
 use steadfast_core::classify::danger::dangerous;
 use steadfast_core::classify::signature::{domain, signature};
 use steadfast_core::classify::{ArgumentTargets, AttemptFault, FaultSource};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{RecordAddress, LocalKnowledge, LeaseOwnerState, ProcessIdentity, MemoryRecords, RunId};
+use steadfast_core::dedupe::{
+    LeaseOwnerState, LocalKnowledge, MemoryRecords, ProcessIdentity, RecordAddress, RunId,
+};
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{ActorId, Digest, InvalidId, Namespace, RequestId, SessionKey, ToolName, ToolRef};
 use steadfast_core::json::{JsonDocument, JsonLimits};
-use steadfast_core::key::{RecordKey, KeyInputs, arguments_digest, computed_key, explicit_key};
+use steadfast_core::key::{KeyInputs, RecordKey, arguments_digest, computed_key, explicit_key};
 use steadfast_core::limit::Limiter;
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_core::policy::{ToolPolicy, PolicyProfile, ToolClass};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{PolicyProfile, ToolClass, ToolPolicy};
 use steadfast_core::retry::{CallerLimits, RetryBudget};
 use steadfast_core::trust::TrustLedger;
 
 use crate::engine::MeasurementError;
 use crate::key::{SERDE_JCS, by_serde_jcs};
 use crate::measure::{allocations, contest, repeat};
-use crate::report::{BenchBudget, Figure, BenchReport, ReportRow};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 use crate::sample;
 
 const PARTS: &str = "read + canonical form + SHA-256";
@@ -53,7 +55,9 @@ fn measure(report: &mut BenchReport) -> Result<(), InvalidId> {
 
 /// Measures the core's share of the engine's budget, which is 1.5 times the parts.
 fn fresh_beside_its_parts(report: &mut BenchReport) -> Result<(), InvalidId> {
-    for (size, bytes, budget) in [("1 KiB", 1024, BenchBudget::AtMost(1.5)), ("256 B", 256, BenchBudget::None)] {
+    for (size, bytes, budget) in
+        [("1 KiB", 1024, BenchBudget::AtMost(1.5)), ("256 B", 256, BenchBudget::None)]
+    {
         let text = sample::params(bytes);
         for (name, given) in [("computed key", KeyChoice::Nothing), ("explicit key", KeyChoice::Key)] {
             let what = format!("fresh, {size}, {name}");
@@ -109,8 +113,11 @@ fn count_allocations(report: &mut BenchReport) -> Result<(), InvalidId> {
         if !report.wants(&what) {
             continue;
         }
-        let mut desk =
-            if way == CallScenario::Fresh { MinimalEngine::new(&text, given)? } else { MinimalEngine::on_the_way(way, &text)? };
+        let mut desk = if way == CallScenario::Fresh {
+            MinimalEngine::new(&text, given)?
+        } else {
+            MinimalEngine::on_the_way(way, &text)?
+        };
         let ours = Figure::Allocations(allocations(|number| desk.go(way, number)));
         report.add(&ReportRow { what, ours, peer: None, ratio: None, budget: BenchBudget::None });
     }
@@ -277,9 +284,12 @@ impl MinimalEngine {
         let (mut call, mut step) = Call::begin(&mut shared, request, policy, number, now, &mut self.notices);
         loop {
             let event = match step {
-                NextStep::Claim(claim) => {
-                    CallEvent::Claimed(self.store.claim(&claim, &LocalKnowledge::default(), |_| LeaseOwnerState::Time, now))
-                }
+                NextStep::Claim(claim) => CallEvent::Claimed(self.store.claim(
+                    &claim,
+                    &LocalKnowledge::default(),
+                    |_| LeaseOwnerState::Time,
+                    now,
+                )),
                 NextStep::Run(_) => CallEvent::Ran(self.answer.clone()),
                 NextStep::Save(save) => CallEvent::Saved(self.store.save(&save, now)),
                 NextStep::Release(release) => {

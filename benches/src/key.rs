@@ -9,12 +9,12 @@ use std::hint::black_box;
 use sha2::{Digest as _, Sha256};
 use steadfast_core::id::{ActorId, InvalidId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::json::{JsonDocument, JsonLimits};
-use steadfast_core::key::{RecordKey, KeyInputs, arguments_digest, computed_key};
+use steadfast_core::key::{KeyInputs, RecordKey, arguments_digest, computed_key};
 use steadfast_core::policy::{DedupePolicy, ToolClass};
 
 use crate::engine::MeasurementError;
 use crate::measure::{allocations, contest_in, repeat};
-use crate::report::{BenchBudget, Figure, BenchReport, ReportRow};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 use crate::sample;
 
 pub(crate) const SERDE_JCS: &str = "serde_json + serde_jcs 0.2.0 + sha2";

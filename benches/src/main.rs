@@ -57,10 +57,22 @@ const SUITES: &[BenchSuite] = &[
     BenchSuite {
         name: "gateway",
         subjects: &[
-            BenchSubject { name: "HTTP to HTTP", run: |report| gateway::run(report, TransportShape::HttpToHttp) },
-            BenchSubject { name: "stdio behind HTTP", run: |report| gateway::run(report, TransportShape::StdioBehindHttp) },
-            BenchSubject { name: "stdio to stdio", run: |report| gateway::run(report, TransportShape::StdioToStdio) },
-            BenchSubject { name: "HTTP behind stdio", run: |report| gateway::run(report, TransportShape::HttpBehindStdio) },
+            BenchSubject {
+                name: "HTTP to HTTP",
+                run: |report| gateway::run(report, TransportShape::HttpToHttp),
+            },
+            BenchSubject {
+                name: "stdio behind HTTP",
+                run: |report| gateway::run(report, TransportShape::StdioBehindHttp),
+            },
+            BenchSubject {
+                name: "stdio to stdio",
+                run: |report| gateway::run(report, TransportShape::StdioToStdio),
+            },
+            BenchSubject {
+                name: "HTTP behind stdio",
+                run: |report| gateway::run(report, TransportShape::HttpBehindStdio),
+            },
             BenchSubject { name: "sqlite", run: gateway::run_sqlite },
             BenchSubject { name: "memory", run: gateway::run_memory },
         ],

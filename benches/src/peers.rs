@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use crate::engine::{EngineCaller, EngineKeyChoice, MeasurementError, EngineCallScenario, runtime};
+use crate::engine::{EngineCallScenario, EngineCaller, EngineKeyChoice, MeasurementError, runtime};
 use crate::measure::{Contestant, contest_in};
 use crate::report::{BenchBudget, BenchReport};
 use crate::sample;
@@ -26,9 +26,17 @@ const RACES: &[(EngineCallScenario, &str, &[PeerLibrary])] = &[
         EngineCallScenario::Fresh,
         "fresh, 1 KiB, explicit key",
         &[
-            PeerLibrary { language: NODE, what: "cockatiel-fresh", name: "cockatiel, retry + breaker + timeout" },
+            PeerLibrary {
+                language: NODE,
+                what: "cockatiel-fresh",
+                name: "cockatiel, retry + breaker + timeout",
+            },
             PeerLibrary { language: NODE, what: "opossum-fresh", name: "opossum, breaker + timeout" },
-            PeerLibrary { language: PYTHON, what: "tenacity-fresh", name: "tenacity + pybreaker, retry + breaker" },
+            PeerLibrary {
+                language: PYTHON,
+                what: "tenacity-fresh",
+                name: "tenacity + pybreaker, retry + breaker",
+            },
             PeerLibrary {
                 language: PYTHON,
                 what: "powertools-fresh",
@@ -66,8 +74,9 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     if !RACES.iter().any(|(_, what, _)| report.wants(what)) {
         return Ok(());
     }
-    let folder = std::env::var_os(FOLDER)
-        .ok_or_else(|| MeasurementError::because("the peers are not installed; run `cargo xtask bench engine`"))?;
+    let folder = std::env::var_os(FOLDER).ok_or_else(|| {
+        MeasurementError::because("the peers are not installed; run `cargo xtask bench engine`")
+    })?;
     let folder = Path::new(&folder);
     let runtime = runtime()?;
     let mut told = Vec::new();
@@ -136,7 +145,9 @@ impl PeerProcess {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         match line.trim() {
-            "" => Err(MeasurementError::because("a peer has nothing to say; what it wrote to stderr says why")),
+            "" => {
+                Err(MeasurementError::because("a peer has nothing to say; what it wrote to stderr says why"))
+            }
             line => Ok(line.to_owned()),
         }
     }

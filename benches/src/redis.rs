@@ -50,13 +50,17 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     let runtime = runtime()?;
     let server = RedisServer::start();
     let (ours, bare) = runtime.block_on(async {
-        let options = Options::parse(&server.url()).map_err(|error| MeasurementError::because(error.to_string()))?;
-        let store = RedisStore::connect(options).await.map_err(|error| MeasurementError::because(error.to_string()))?;
+        let options =
+            Options::parse(&server.url()).map_err(|error| MeasurementError::because(error.to_string()))?;
+        let store = RedisStore::connect(options)
+            .await
+            .map_err(|error| MeasurementError::because(error.to_string()))?;
         let ours = StoreSteps::of(store)?;
         // The bare client sends as many bytes as the store: of a call in flight, and of one with its answer.
         let claimed = ours.claim().await?;
         let name = server.command(&["KEYS", "*:r:*"]);
-        let length = || server.command(&["STRLEN", &name]).parse().map_err(|_| MeasurementError::because("no record"));
+        let length =
+            || server.command(&["STRLEN", &name]).parse().map_err(|_| MeasurementError::because("no record"));
         let inflight = length()?;
         ours.save(claimed).await?;
         let bare = BareRedis::new(&server, inflight, length()?).await?;
@@ -65,7 +69,14 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     for (callers, what) in whats {
         if report.wants(&what) {
             let name = "redis 1.8.1, two scripts that do the same";
-            race(report, &runtime, what, (callers, &ours), (callers, &bare, name), BenchBudget::AtLeast(0.9))?;
+            race(
+                report,
+                &runtime,
+                what,
+                (callers, &ours),
+                (callers, &bare, name),
+                BenchBudget::AtLeast(0.9),
+            )?;
         }
     }
     Ok(())

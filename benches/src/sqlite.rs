@@ -180,7 +180,9 @@ impl BareSqlite {
                     )?
                     .execute(params![1_800_000_000_000_i64, version + 1, body, key])?;
             }
-            (SqliteWrite::Claim, Some(_)) | (SqliteWrite::Save, None) => return Err(rusqlite::Error::QueryReturnedNoRows),
+            (SqliteWrite::Claim, Some(_)) | (SqliteWrite::Save, None) => {
+                return Err(rusqlite::Error::QueryReturnedNoRows);
+            }
         }
         transaction.commit()
     }

@@ -6,18 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use steadfast_core::dedupe::{
-    RecordAddress, Claim, ClaimVerdict, RunOutcome, ClaimIntent, LocalKnowledge, ClaimOwner, DedupeRecord, ClaimRole, DedupeRules, RunId, SaveRequest, SaveVerdict,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, LocalKnowledge,
+    RecordAddress, RunId, RunOutcome, SaveRequest, SaveVerdict,
 };
 use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{PolicyProfile, ToolClass};
 use steadfast_store::{Store, this_process};
 use tokio::runtime::Runtime;
 
 use crate::engine::MeasurementError;
 use crate::measure::{is_quick, median};
-use crate::report::{BenchBudget, Figure, BenchReport, ReportRow};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 
 /// A store with the operations of its callers.
 pub(crate) struct StoreSteps<S> {
@@ -77,7 +78,9 @@ impl<S: Store> StoreSteps<S> {
             | ClaimVerdict::Nothing
             | ClaimVerdict::Full
             | ClaimVerdict::StoreRecovering
-            | ClaimVerdict::RecordsLost) => Err(MeasurementError::because(format!("a new claim got {other:?}"))),
+            | ClaimVerdict::RecordsLost) => {
+                Err(MeasurementError::because(format!("a new claim got {other:?}")))
+            }
         }
     }
 

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use steadfast::classify::{AttemptFault, FaultSource};
-use steadfast::{ToolResult, Attempt, PolicyStart, Steadfast, call, output, usual_sources};
+use steadfast::{Attempt, PolicyStart, Steadfast, ToolResult, call, output, usual_sources};
 
 /// The tool: slow, and not always there.
 async fn pay(attempt: Attempt) -> ToolResult {

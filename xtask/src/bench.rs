@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::invocation::Invocation;
-use crate::machine::{NPM, RequiredProgram, PYTHON, REDIS};
+use crate::machine::{NPM, PYTHON, REDIS, RequiredProgram};
 use crate::{TaskFailure, real_packages, step, workspace};
 
 /// Options of `cargo xtask bench`.

@@ -65,8 +65,11 @@ pub(crate) const CARGO_MUTANTS: RequiredProgram = RequiredProgram {
 };
 
 /// libFuzzer is compiled from C++ with every fuzz target.
-pub(crate) const CXX: RequiredProgram =
-    RequiredProgram { name: "a C++ compiler", probe: (&["c++", "--version"], ""), install: Install::Debian("g++") };
+pub(crate) const CXX: RequiredProgram = RequiredProgram {
+    name: "a C++ compiler",
+    probe: (&["c++", "--version"], ""),
+    install: Install::Debian("g++"),
+};
 
 /// Reads alert rules and runs their tests.
 pub(crate) const PROMTOOL: RequiredProgram = RequiredProgram {
@@ -221,11 +224,11 @@ mod tests {
     }
 
     #[test]
-    fn without_rights_only_cargo_installs_and_other_needs_have_reasons() {
+    fn without_rights_only_registries_install_and_other_needs_have_reasons() {
         for need in EVERY_NEED {
             let command = need.install.command(NONE);
             match need.install {
-                Install::Cargo { .. } => assert!(command.is_ok(), "{}", need.name),
+                Install::Cargo { .. } | Install::Pip { .. } => assert!(command.is_ok(), "{}", need.name),
                 Install::Component(_) | Install::Debian(_) => assert!(command.is_err(), "{}", need.name),
             }
         }

@@ -152,8 +152,11 @@ mod tests {
     #[test]
     fn incomplete_and_outdated_installations_are_not_used() {
         let folder = workspace::scratch("test of what is installed").unwrap();
-        let place =
-            InstallFolder { kind: PackageSource::Python, folder, pins: vec![("requirements.txt", "a==1\n".to_owned())] };
+        let place = InstallFolder {
+            kind: PackageSource::Python,
+            folder,
+            pins: vec![("requirements.txt", "a==1\n".to_owned())],
+        };
         let _ = fs::remove_file(place.folder.join(STAMP));
         assert!(!place.is_there(), "cut off");
         workspace::write(&place.folder.join(STAMP), "a==0\n").unwrap();

@@ -353,7 +353,12 @@ mod tests {
 
     #[test]
     fn a_step_with_a_missing_need_fails() {
-        let step = TaskStep { name: "x", run: Invocation::of("true", &[]), needs: &[], counts: StepCounting::Itself };
+        let step = TaskStep {
+            name: "x",
+            run: Invocation::of("true", &[]),
+            needs: &[],
+            counts: StepCounting::Itself,
+        };
         assert_eq!(not_run(&step, &["it is missing"]), Tally::FAIL);
     }
 }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt as _};
 use steadfast_core::classify::{AttemptFault, FaultSource};
-use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, UnknownFieldPolicy};
 use steadfast_core::id::{SessionKey, TurnId};
 use steadfast_core::key::DedupeMode;
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_core::policy::{EnforcementMode, ToolPolicy, PolicyProfile, ToolClass};
-use steadfast_executor::{ToolResult, Attempt, CallResponse, Engine, PolicySource, ToolHandler};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{EnforcementMode, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_executor::{Attempt, CallResponse, Engine, PolicySource, ToolHandler, ToolResult};
 use steadfast_store::Store;
 use tokio::runtime::Runtime;
 
@@ -191,8 +191,9 @@ impl EngineCaller {
             }
             // One attempt each, without a key: nothing to replay, and nothing to wait for.
             envelope.transport.retry_budget.max_attempts = Some(1);
-            self.runtime
-                .block_on(self.engine.call(envelope, if same { InstantTool::badly() } else { InstantTool::dead() }));
+            self.runtime.block_on(
+                self.engine.call(envelope, if same { InstantTool::badly() } else { InstantTool::dead() }),
+            );
         }
         Ok(())
     }

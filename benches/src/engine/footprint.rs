@@ -4,13 +4,13 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_executor::{Attempt, Engine};
 use steadfast_store::{JournalLimits, MemoryStore};
 
-use super::caller::{EngineCaller, EngineKeyChoice, EngineCallScenario, policy};
+use super::caller::{EngineCallScenario, EngineCaller, EngineKeyChoice, policy};
 use super::{MeasurementError, runtime};
-use crate::report::{BenchBudget, Figure, BenchReport, ReportRow};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 
 const RECORDS: u32 = 25_000;
 const ALLOWED: f64 = 60.0 * (1 << 20) as f64;
@@ -27,9 +27,16 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
         }
         let output = Command::new(std::env::current_exe()?).args([CHILD, name]).output()?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let bytes: f64 = text.trim().parse().map_err(|_| MeasurementError(format!("no figure but `{text}`")))?;
+        let bytes: f64 =
+            text.trim().parse().map_err(|_| MeasurementError(format!("no figure but `{text}`")))?;
         let peer = Some(("allowed".to_owned(), Figure::Bytes(ALLOWED)));
-        report.add(&ReportRow { what: what.to_owned(), ours: Figure::Bytes(bytes), peer, ratio: None, budget });
+        report.add(&ReportRow {
+            what: what.to_owned(),
+            ours: Figure::Bytes(bytes),
+            peer,
+            ratio: None,
+            budget,
+        });
     }
     Ok(())
 }
@@ -43,7 +50,8 @@ pub(crate) fn child(what: &str) -> Result<(), MeasurementError> {
     let mut envelopes = EngineCaller::new(&runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?;
     let store = Arc::new(MemoryStore::default());
     let kept = if what == "history" { u64::from(RECORDS) } else { 0 };
-    let keep = JournalLimits { most: kept, most_per_subject: None, age: std::time::Duration::from_secs(3600) };
+    let keep =
+        JournalLimits { most: kept, most_per_subject: None, age: std::time::Duration::from_secs(3600) };
     let engine =
         runtime.block_on(Engine::builder().policies(policy()).store(store.clone()).history(keep).start());
     let content: Arc<str> = format!("\"{}\"", "a".repeat(1022)).into();

@@ -19,11 +19,11 @@ use steadfast_core::key::arguments_digest;
 use steadfast_core::policy::ToolPolicy;
 use tokio::runtime::Runtime;
 
-pub(crate) use self::caller::{EngineCaller, EngineKeyChoice, EngineCallScenario};
+pub(crate) use self::caller::{EngineCallScenario, EngineCaller, EngineKeyChoice};
 pub(crate) use self::footprint::{CHILD as FOOTPRINT, child as footprint_child, run as run_footprint};
 pub(crate) use self::turn::run as run_turn;
 use crate::measure::{allocations, contest};
-use crate::report::{BenchBudget, Figure, BenchReport, ReportRow};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 
 const PARTS: &str = "read + canonical form + SHA-256";
 const FRESH: &str = "a fresh call";
@@ -79,7 +79,8 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>, MeasurementError> {
 
 fn fresh_beside_its_parts(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
     let texts: Arc<[String]> = caller::arguments(1000).into();
-    for (name, given) in [("explicit key", EngineKeyChoice::Key), ("computed key", EngineKeyChoice::Nothing)] {
+    for (name, given) in [("explicit key", EngineKeyChoice::Key), ("computed key", EngineKeyChoice::Nothing)]
+    {
         let what = format!("fresh, 1 KiB, {name}");
         if !report.wants(&what) {
             continue;
@@ -118,7 +119,11 @@ fn full_beside_not_full(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Res
 
 /// Measures calls that do not run. They must not cost more than one that does.
 fn short_ways_beside_fresh(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
-    for way in [EngineCallScenario::Replayed, EngineCallScenario::RefusedByBreaker, EngineCallScenario::RefusedByGuard] {
+    for way in [
+        EngineCallScenario::Replayed,
+        EngineCallScenario::RefusedByBreaker,
+        EngineCallScenario::RefusedByGuard,
+    ] {
         let what = format!("{}, 1 KiB", way.name());
         if !report.wants(&what) {
             continue;

@@ -11,7 +11,9 @@ use steadfast_core::turn::{TurnLimits, TurnPlan, TurnStatus};
 use steadfast_executor::{Engine, ResolvedTool, ToolRegistry, TurnOptions};
 use tokio::runtime::Runtime;
 
-use super::caller::{EngineCaller, EngineKeyChoice, InstantTool, EngineCallScenario, numbered, policies, template};
+use super::caller::{
+    EngineCallScenario, EngineCaller, EngineKeyChoice, InstantTool, numbered, policies, template,
+};
 use super::{MeasurementError, runtime};
 use crate::measure::contest_in;
 use crate::report::{BenchBudget, BenchReport};
@@ -30,7 +32,8 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     let runtime = runtime()?;
     let mut named = TurnRunner::new(&runtime, true)?;
     let mut unnamed = TurnRunner::new(&runtime, false)?;
-    let mut bare = EngineCaller::new(&runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?.with_params(BYTES);
+    let mut bare = EngineCaller::new(&runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?
+        .with_params(BYTES);
     let standing = contest_in(
         ROUNDS,
         CALLS,
@@ -79,7 +82,9 @@ impl TurnRunner {
         let engine = self.engine.clone();
         let turn = async move {
             let started = Instant::now();
-            let Ok(plan) = TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT) else { return Duration::MAX };
+            let Ok(plan) = TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT) else {
+                return Duration::MAX;
+            };
             let turned = engine.turn(Arc::new(plan), shelf, options).await;
             let status = turned.ok().map(|turned| turned.result.status);
             assert_eq!(status, Some(TurnStatus::Completed), "each of its calls succeeds");
@@ -117,7 +122,10 @@ impl TurnRunner {
 struct SingleToolRegistry;
 
 impl ToolRegistry for SingleToolRegistry {
-    fn find<'a>(&'a self, _: &'a CallEnvelope) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
+    fn find<'a>(
+        &'a self,
+        _: &'a CallEnvelope,
+    ) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
         Box::pin(std::future::ready(Some(ResolvedTool::new(InstantTool::well()))))
     }
 }

@@ -36,7 +36,11 @@ enum BenchTransport {
 
 impl BenchClient {
     /// Starts this command and uses its stdio.
-    pub(crate) fn of_command(command: &mut Command, words: &Path, tool: &str) -> Result<Self, MeasurementError> {
+    pub(crate) fn of_command(
+        command: &mut Command,
+        words: &Path,
+        tool: &str,
+    ) -> Result<Self, MeasurementError> {
         let (process, asked, answers) = GroupedProcess::start_with_streams(command, words)?;
         let mut lines = StdioBenchClient { asked, answers: BufReader::new(answers), process };
         let told = end_unless_told(lines.process.id(), HANDSHAKE);
@@ -52,7 +56,8 @@ impl BenchClient {
 
     /// Connects to a listening server.
     pub(crate) fn of_address(port: u16, path: &str, tool: &str) -> Result<Self, MeasurementError> {
-        let mut http = HttpBenchClient { port, path: path.to_owned(), session: String::new(), connection: None };
+        let mut http =
+            HttpBenchClient { port, path: path.to_owned(), session: String::new(), connection: None };
         http.make_ready()?;
         http.post(&initialize().to_string(), "\"id\":0")?;
         http.make_ready()?;
@@ -197,7 +202,8 @@ impl HttpBenchClient {
             self.session,
             body.len()
         );
-        let connection = self.connection.as_mut().ok_or_else(|| MeasurementError::because("it is not connected"))?;
+        let connection =
+            self.connection.as_mut().ok_or_else(|| MeasurementError::because("it is not connected"))?;
         connection.used = Instant::now();
         connection.reader.get_mut().write_all(request.as_bytes())?;
         let head = connection.head()?;
@@ -266,18 +272,20 @@ impl BenchConnection {
     fn head(&mut self) -> Result<BenchResponseHead, MeasurementError> {
         let line = self.line()?;
         let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let status =
-            status.ok_or_else(|| MeasurementError::because(format!("it answered `{}`, not HTTP", line.trim())))?;
+        let status = status
+            .ok_or_else(|| MeasurementError::because(format!("it answered `{}`, not HTTP", line.trim())))?;
         let mut head = BenchResponseHead { status, session: None, is_stream: false, closes: false };
         // Without a length, some statuses have no body, and the others have one up to the end of the connection.
-        self.rest = if status == 202 || status == 204 { RemainingBody::Nothing } else { RemainingBody::Everything };
+        self.rest =
+            if status == 202 || status == 204 { RemainingBody::Nothing } else { RemainingBody::Everything };
         loop {
             let line = self.line()?;
             let Some((name, value)) = line.trim_end().split_once(':') else { return Ok(head) };
             let value = value.trim();
             match name.to_ascii_lowercase().as_str() {
                 "content-length" => {
-                    let length = value.parse().map_err(|_| MeasurementError::because("invalid Content-Length"))?;
+                    let length =
+                        value.parse().map_err(|_| MeasurementError::because("invalid Content-Length"))?;
                     self.rest = RemainingBody::Bytes(length);
                 }
                 "transfer-encoding" => self.rest = RemainingBody::Chunks,

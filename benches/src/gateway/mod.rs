@@ -3,19 +3,19 @@
 //! Everything runs as users run it: in processes of its own, over stdio or on ports of this machine. Bare means that
 //! the client uses the server itself: over stdio where ours does, otherwise over its own HTTP front.
 
-mod setup;
 mod client;
 mod process;
 mod race;
 mod server;
+mod setup;
 
-use self::setup::{GatewayKind, BenchToolClass, BenchTarget, RecordStorage, SteadfastSetup, BenchPaths};
-pub(crate) use self::setup::{BenchServer, TransportShape};
 use self::race::{CALLERS, CallerCounts, RaceEntrant};
 pub(crate) use self::server::{CHILD as FAST_SERVER, child as fast_server_child};
+use self::setup::{BenchPaths, BenchTarget, BenchToolClass, GatewayKind, RecordStorage, SteadfastSetup};
+pub(crate) use self::setup::{BenchServer, TransportShape};
 use crate::engine::MeasurementError;
 use crate::measure::is_quick;
-use crate::report::{BenchBudget, Figure, BenchReport, ReportRow};
+use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 
 /// The method, for readers of the table.
 pub(crate) const METHOD: &str = "\
@@ -43,9 +43,12 @@ impl TransportShape {
     const fn peers(self) -> &'static [GatewayKind] {
         match self {
             Self::StdioToStdio => &[GatewayKind::Fastmcp],
-            Self::StdioBehindHttp => {
-                &[GatewayKind::RustProxy, GatewayKind::NpmProxy, GatewayKind::Supergateway, GatewayKind::PythonProxy]
-            }
+            Self::StdioBehindHttp => &[
+                GatewayKind::RustProxy,
+                GatewayKind::NpmProxy,
+                GatewayKind::Supergateway,
+                GatewayKind::PythonProxy,
+            ],
             Self::HttpToHttp => &[GatewayKind::RustProxy, GatewayKind::Fastmcp],
             Self::HttpBehindStdio => &[GatewayKind::Supergateway, GatewayKind::PythonProxy],
         }
@@ -54,7 +57,9 @@ impl TransportShape {
     /// Returns the servers to measure. The cheapest server shows the cost of two transports best.
     const fn servers(self) -> &'static [BenchServer] {
         match self {
-            Self::StdioToStdio | Self::StdioBehindHttp | Self::HttpToHttp => &[BenchServer::Fast, BenchServer::Node],
+            Self::StdioToStdio | Self::StdioBehindHttp | Self::HttpToHttp => {
+                &[BenchServer::Fast, BenchServer::Node]
+            }
             Self::HttpBehindStdio => &[BenchServer::Fast],
         }
     }
@@ -169,7 +174,11 @@ impl ShapeResults<'_> {
                     add(Figure::Nanos(ours), ("allowed", Figure::Nanos(allowed)), None, self.allowance());
                 }
                 // "Not slower than any peer" does not mean "not slower than the best".
-                let budget = if self.shape == TransportShape::HttpToHttp { BenchBudget::AtMost(1.0) } else { BenchBudget::None };
+                let budget = if self.shape == TransportShape::HttpToHttp {
+                    BenchBudget::AtMost(1.0)
+                } else {
+                    BenchBudget::None
+                };
                 for peer in &self.peers {
                     let theirs = peer.added_to(self.bare);
                     add(
@@ -228,7 +237,9 @@ impl ShapeResults<'_> {
     fn rate_budget(&self, other: &RaceEntrant) -> BenchBudget {
         match (self.shape, other.front.between(), self.server) {
             (TransportShape::StdioBehindHttp, GatewayKind::RustProxy, _)
-            | (TransportShape::StdioBehindHttp, GatewayKind::Nothing, BenchServer::Node) => BenchBudget::AtLeast(1.0),
+            | (TransportShape::StdioBehindHttp, GatewayKind::Nothing, BenchServer::Node) => {
+                BenchBudget::AtLeast(1.0)
+            }
             _ => BenchBudget::None,
         }
     }
@@ -257,10 +268,16 @@ pub(crate) fn run_sqlite(report: &mut BenchReport) -> Result<(), MeasurementErro
             continue;
         }
         let place = BenchPaths::find()?;
-        let [sqlite, memory] =
-            [RecordStorage::Sqlite, RecordStorage::Memory].map(|kept| GatewayKind::Ours(SteadfastSetup { kept, class, ..SteadfastSetup::ON }));
-        let parties =
-            race::run(report, &place, TransportShape::StdioToStdio, BenchServer::Fast, &[sqlite, memory], CallerCounts::One)?;
+        let [sqlite, memory] = [RecordStorage::Sqlite, RecordStorage::Memory]
+            .map(|kept| GatewayKind::Ours(SteadfastSetup { kept, class, ..SteadfastSetup::ON }));
+        let parties = race::run(
+            report,
+            &place,
+            TransportShape::StdioToStdio,
+            BenchServer::Fast,
+            &[sqlite, memory],
+            CallerCounts::One,
+        )?;
         let [_, sqlite, memory] = parties.as_slice() else {
             return Err(MeasurementError::because("the bare server or our gateway is missing"));
         };

@@ -8,8 +8,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::setup::{GatewayKind, BenchTarget, BenchPaths, BenchServer, TransportShape};
 use super::client::BenchClient;
+use super::setup::{BenchPaths, BenchServer, BenchTarget, GatewayKind, TransportShape};
 use crate::engine::MeasurementError;
 use crate::measure::{is_quick, median};
 use crate::report::BenchReport;
@@ -232,7 +232,9 @@ impl RaceEntrant {
             callers
                 .into_iter()
                 .map(|caller| {
-                    caller.join().unwrap_or_else(|_| Err(MeasurementError::because("a caller thread panicked")))
+                    caller
+                        .join()
+                        .unwrap_or_else(|_| Err(MeasurementError::because("a caller thread panicked")))
                 })
                 .collect::<Result<_, _>>()
         })?;

@@ -62,7 +62,9 @@ fn serve_connection(connection: &TcpStream) -> io::Result<()> {
                 None => "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n".to_owned(),
             },
             BenchRequestKind::Delete => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
-            BenchRequestKind::Other => "HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n".to_owned(),
+            BenchRequestKind::Other => {
+                "HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n".to_owned()
+            }
         };
         writer.write_all(response.as_bytes())?;
     }

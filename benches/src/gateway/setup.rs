@@ -34,9 +34,9 @@ pub(crate) struct BenchPaths {
 impl BenchPaths {
     pub(crate) fn find() -> Result<Self, MeasurementError> {
         let of = |name| {
-            std::env::var_os(name)
-                .map(PathBuf::from)
-                .ok_or_else(|| MeasurementError::because(format!("{name} is not set; run `cargo xtask bench gateway`")))
+            std::env::var_os(name).map(PathBuf::from).ok_or_else(|| {
+                MeasurementError::because(format!("{name} is not set; run `cargo xtask bench gateway`"))
+            })
         };
         // On the disk of the program itself, because the temporary folder may be in memory.
         let program = of(PROGRAM)?;
@@ -157,7 +157,8 @@ pub(crate) struct SteadfastSetup {
 
 impl SteadfastSetup {
     /// All mechanisms on, for a tool that changes something: the most expensive setup.
-    pub(crate) const ON: Self = Self { policy: PolicySwitch::On, kept: RecordStorage::Memory, class: BenchToolClass::Mutating };
+    pub(crate) const ON: Self =
+        Self { policy: PolicySwitch::On, kept: RecordStorage::Memory, class: BenchToolClass::Mutating };
     pub(crate) const OFF: Self = Self { policy: PolicySwitch::Off, ..Self::ON };
 }
 
@@ -247,10 +248,16 @@ impl BenchTarget {
     ) -> Result<Self, MeasurementError> {
         let program = between.program(place);
         let behind = match (shape, upstream) {
-            (TransportShape::StdioToStdio | TransportShape::StdioBehindHttp, _) => UpstreamTarget::Streams(server.on_streams(place)?),
-            (TransportShape::HttpToHttp | TransportShape::HttpBehindStdio, Some(upstream)) => UpstreamTarget::Url(upstream.url()),
+            (TransportShape::StdioToStdio | TransportShape::StdioBehindHttp, _) => {
+                UpstreamTarget::Streams(server.on_streams(place)?)
+            }
+            (TransportShape::HttpToHttp | TransportShape::HttpBehindStdio, Some(upstream)) => {
+                UpstreamTarget::Url(upstream.url())
+            }
             (TransportShape::HttpToHttp | TransportShape::HttpBehindStdio, None) => {
-                return Err(MeasurementError::because("there is no running server to put a gateway in front of"));
+                return Err(MeasurementError::because(
+                    "there is no running server to put a gateway in front of",
+                ));
             }
         };
         let folder = place.folder()?;
@@ -273,14 +280,19 @@ impl BenchTarget {
     }
 
     /// Returns the server itself, without a gateway.
-    pub(crate) fn bare(place: &BenchPaths, shape: TransportShape, server: BenchServer) -> Result<Self, MeasurementError> {
+    pub(crate) fn bare(
+        place: &BenchPaths,
+        shape: TransportShape,
+        server: BenchServer,
+    ) -> Result<Self, MeasurementError> {
         let kind = match shape {
-            TransportShape::StdioToStdio => {
-                BenchTargetKind::Streams { words: server.on_streams(place)?, variables: EnvironmentVariables::new() }
-            }
-            TransportShape::StdioBehindHttp | TransportShape::HttpToHttp | TransportShape::HttpBehindStdio => {
-                BenchTargetKind::Http(server.over_http(place)?)
-            }
+            TransportShape::StdioToStdio => BenchTargetKind::Streams {
+                words: server.on_streams(place)?,
+                variables: EnvironmentVariables::new(),
+            },
+            TransportShape::StdioBehindHttp
+            | TransportShape::HttpToHttp
+            | TransportShape::HttpBehindStdio => BenchTargetKind::Http(server.over_http(place)?),
         };
         Ok(Self { between: GatewayKind::Nothing, kind })
     }
@@ -327,7 +339,12 @@ pub(crate) struct ListeningProcess {
 }
 
 impl ListeningProcess {
-    fn start(place: &BenchPaths, mut command: Command, port: u16, path: &'static str) -> Result<Self, MeasurementError> {
+    fn start(
+        place: &BenchPaths,
+        mut command: Command,
+        port: u16,
+        path: &'static str,
+    ) -> Result<Self, MeasurementError> {
         let folder = place.folder()?;
         let words = folder.join("words");
         let process = GroupedProcess::start(command.current_dir(&folder), &words)?;
@@ -355,7 +372,10 @@ impl ListeningProcess {
     }
 
     /// Repeats the attempt until it succeeds, the process ends, or the time is over.
-    fn until<T>(&mut self, mut attempt: impl FnMut(&Self) -> Result<T, MeasurementError>) -> Result<T, MeasurementError> {
+    fn until<T>(
+        &mut self,
+        mut attempt: impl FnMut(&Self) -> Result<T, MeasurementError>,
+    ) -> Result<T, MeasurementError> {
         let begun = Instant::now();
         loop {
             let problem = match attempt(self) {
@@ -368,7 +388,10 @@ impl ListeningProcess {
                 let last: Vec<_> =
                     words.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
                 let ended = if gone { ", and it has ended" } else { "" };
-                return Err(MeasurementError::because(format!("{problem}{ended}; its output: `{}`", last.join(" ← "))));
+                return Err(MeasurementError::because(format!(
+                    "{problem}{ended}; its output: `{}`",
+                    last.join(" ← ")
+                )));
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -427,7 +450,9 @@ impl GatewayKind {
                 variables.push(node_first(place)?);
                 words.extend(["--logLevel".into(), "none".into()]);
                 match behind {
-                    UpstreamTarget::Streams(command) => words.extend(["--stdio".into(), in_one_line(command)]),
+                    UpstreamTarget::Streams(command) => {
+                        words.extend(["--stdio".into(), in_one_line(command)])
+                    }
                     UpstreamTarget::Url(url) => words.extend(["--streamableHttp".into(), url.into()]),
                 }
             }
@@ -475,7 +500,12 @@ impl GatewayKind {
     }
 
     /// Returns the other arguments, for one that listens on this port.
-    fn listening(self, port: u16, folder: &Path, behind: &UpstreamTarget) -> Result<Vec<OsString>, MeasurementError> {
+    fn listening(
+        self,
+        port: u16,
+        folder: &Path,
+        behind: &UpstreamTarget,
+    ) -> Result<Vec<OsString>, MeasurementError> {
         let number: OsString = port.to_string().into();
         Ok(match self {
             Self::Nothing => Vec::new(),
@@ -530,7 +560,9 @@ impl GatewayKind {
 
 fn command_after_dashes(behind: &UpstreamTarget) -> Vec<OsString> {
     match behind {
-        UpstreamTarget::Streams(command) => std::iter::once("--".into()).chain(command.iter().cloned()).collect(),
+        UpstreamTarget::Streams(command) => {
+            std::iter::once("--".into()).chain(command.iter().cloned()).collect()
+        }
         UpstreamTarget::Url(_) => Vec::new(),
     }
 }

@@ -10,7 +10,7 @@ use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};
 use steadfast_core::id::ActorId;
 use steadfast_mcp::http::server::{
-    AdminToken, StreamFollower, TokenHolder, AllowedHosts, Principal, BearerTokens, bearer, target_host,
+    AdminToken, AllowedHosts, BearerTokens, Principal, StreamFollower, TokenHolder, bearer, target_host,
 };
 
 use crate::problem::ApiProblem;
@@ -87,7 +87,12 @@ pub enum NetworkReach {
 
 impl AccessRules {
     /// Returns the identity of a requester if it has this permission.
-    pub(crate) fn admit(&self, who: Permission, uri: &Uri, headers: &HeaderMap) -> Result<Requester, ApiProblem> {
+    pub(crate) fn admit(
+        &self,
+        who: Permission,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Requester, ApiProblem> {
         let caller = self.caller(uri, headers)?;
         who.admits(&caller)?;
         Ok(caller)
@@ -146,12 +151,12 @@ impl Permission {
             | (Self::Caller, Requester::Admin | Requester::Client(_) | Requester::Local)
             | (Self::Viewer, Requester::Admin | Requester::Viewer(_) | Requester::Local)
             | (Self::Admin, Requester::Admin) => Ok(()),
-            (Self::Admin, Requester::Client(_)) => {
-                Err(ApiProblem::forbidden("a client token only allows calls; changes require the admin token"))
-            }
-            (Self::Admin, Requester::Viewer(_)) => {
-                Err(ApiProblem::forbidden("a viewer token only allows reading; changes require the admin token"))
-            }
+            (Self::Admin, Requester::Client(_)) => Err(ApiProblem::forbidden(
+                "a client token only allows calls; changes require the admin token",
+            )),
+            (Self::Admin, Requester::Viewer(_)) => Err(ApiProblem::forbidden(
+                "a viewer token only allows reading; changes require the admin token",
+            )),
             (Self::Caller, Requester::Viewer(_)) => {
                 Err(ApiProblem::forbidden("a viewer token only allows reading; calls require a client token"))
             }
@@ -230,7 +235,10 @@ mod tests {
         let client = ask(&access(true), Permission::Admin, &[(AUTHORIZATION, "Bearer agent")]);
         assert_eq!(client, Err(StatusCode::FORBIDDEN));
         let nobody = AccessRules { admin: None, ..access(false) };
-        assert_eq!(ask(&nobody, Permission::Admin, &[(AUTHORIZATION, "Bearer ")]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(
+            ask(&nobody, Permission::Admin, &[(AUTHORIZATION, "Bearer ")]),
+            Err(StatusCode::UNAUTHORIZED)
+        );
     }
 
     #[test]
@@ -257,9 +265,17 @@ mod tests {
         let evil = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer person")];
         assert_eq!(ask(&access, Permission::Anyone, &evil), Err(StatusCode::FORBIDDEN));
         let guessing = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer perso")];
-        assert_eq!(ask(&access, Permission::Anyone, &guessing), Err(StatusCode::FORBIDDEN), "it learns nothing");
+        assert_eq!(
+            ask(&access, Permission::Anyone, &guessing),
+            Err(StatusCode::FORBIDDEN),
+            "it learns nothing"
+        );
         assert_eq!(ask(&access, Permission::Anyone, &[(HOST, "evil.example")]), Err(StatusCode::FORBIDDEN));
-        assert_eq!(ask(&access, Permission::Anyone, &[(ORIGIN, "http://127.0.0.1:8080")]), Ok(()), "our own page");
+        assert_eq!(
+            ask(&access, Permission::Anyone, &[(ORIGIN, "http://127.0.0.1:8080")]),
+            Ok(()),
+            "our own page"
+        );
         for other in ["http://127.0.0.1:3000", "http://localhost:8080", "null"] {
             let page = ask(&access, Permission::Caller, &[(ORIGIN, other)]);
             assert_eq!(page, Err(StatusCode::FORBIDDEN), "the page of another program here: {other}");

@@ -9,7 +9,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use steadfast::approval::{DecisionEffect, ApprovalDecision, Grantor, ParkedRequestId};
+use steadfast::approval::{ApprovalDecision, DecisionEffect, Grantor, ParkedRequestId};
 use steadfast::guard::ActiveRefusal;
 use steadfast::{ApprovalError, Engine, SwitchChange, Switches, parse_span};
 use steadfast_core::Timestamp;
@@ -17,16 +17,18 @@ use steadfast_core::dedupe::{RecordLoss, Resolution, ResolveVerdict};
 use steadfast_core::id::{Digest, Domain, SessionKey, TenantId, ToolRef};
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::EnforcementMode;
-use steadfast_core::trust::{TrustScope, TrustTarget, TrustStatus};
-use steadfast_executor::{BreakerKey, OperatorIdentity, AuditAction, AuditChange, BreakerOverride, BreakerChange, OperatorSurface};
+use steadfast_core::trust::{TrustScope, TrustStatus, TrustTarget};
+use steadfast_executor::{
+    AuditAction, AuditChange, BreakerChange, BreakerKey, BreakerOverride, OperatorIdentity, OperatorSurface,
+};
 use steadfast_store::{FlushTarget, RecordFilter};
 
 use crate::access::Permission;
 use crate::encoding::shown;
-use crate::extractors::{QueryParams, PathParam, JsonBody};
 use crate::endpoint::Endpoint;
-use crate::queries::{self, NamedTool};
+use crate::extractors::{JsonBody, PathParam, QueryParams};
 use crate::problem::ApiProblem;
+use crate::queries::{self, NamedTool};
 use crate::{HandlerResult, State};
 
 /// The endpoints for changes. Each change is written to the audit log, with the operator and the surface.
@@ -68,7 +70,9 @@ fn rows() -> Vec<Endpoint> {
             recover,
         )
         .asks::<TenantQuery>()
-        .gives::<TrustChangeResponse>("it runs without approval, and is trusted after enough successful calls")
+        .gives::<TrustChangeResponse>(
+            "it runs without approval, and is trusted after enough successful calls",
+        )
         .reads_the_store(),
         Endpoint::new(
             Method::POST,
@@ -216,7 +220,7 @@ pub enum ApprovalAnswer {
     Time {
         /// The duration: `30m`, `8h`.
         #[serde(rename = "for")]
-        #[schemars(with = "Span")]
+        #[schemars(with = "DurationText")]
         span: String,
     },
     /// Approve this call, and let the tool recover trust from now on.
@@ -286,7 +290,7 @@ pub enum BreakerCommand {
     Open {
         /// The duration: `30m`, `8h`.
         #[serde(rename = "for")]
-        #[schemars(with = "Option<Span>")]
+        #[schemars(with = "Option<DurationText>")]
         span: Option<String>,
     },
     /// Close it and reset its counts.
@@ -315,7 +319,9 @@ async fn turned(
     let steer = match turn {
         BreakerCommand::Reset {} => BreakerOverride::Reset,
         BreakerCommand::Open { span: None } => BreakerOverride::Open { until: None },
-        BreakerCommand::Open { span: Some(span) } => BreakerOverride::Open { until: Some(end_of(&span, engine)?) },
+        BreakerCommand::Open { span: Some(span) } => {
+            BreakerOverride::Open { until: Some(end_of(&span, engine)?) }
+        }
     };
     Ok(engine.update_breaker(tenant, key, steer, by).await)
 }
@@ -368,7 +374,7 @@ pub enum DebugAction {
         tool: String,
         /// The duration: `30m`, `8h`.
         #[serde(rename = "for")]
-        #[schemars(with = "Option<Span>")]
+        #[schemars(with = "Option<DurationText>")]
         span: Option<String>,
     },
     /// Reset the circuit breaker of a tool.
@@ -589,7 +595,10 @@ pub struct AcceptedLoss {
     pub accepted: Option<RecordLoss>,
 }
 
-pub(crate) async fn accept_loss(Shared(State(inner)): Shared<State>, AdminOperator(by): AdminOperator) -> HandlerResult {
+pub(crate) async fn accept_loss(
+    Shared(State(inner)): Shared<State>,
+    AdminOperator(by): AdminOperator,
+) -> HandlerResult {
     let accepted = inner.steadfast.engine().accept_loss(&by).await?;
     Ok(shown(StatusCode::OK, &AcceptedLoss { accepted }))
 }

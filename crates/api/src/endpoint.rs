@@ -185,7 +185,11 @@ impl Endpoint {
 
     /// Adds the response for an unavailable store.
     pub(crate) fn reads_the_store(self) -> Self {
-        self.also(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer", ResponseContent::Json(shape::<ErrorResponse>))
+        self.also(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the store does not answer",
+            ResponseContent::Json(shape::<ErrorResponse>),
+        )
     }
 
     /// Adds a response.

@@ -15,16 +15,16 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
 use steadfast::id::TenantId;
-use steadfast::{Feed, FeedReader, FeedEvent, FeedItem};
+use steadfast::{Feed, FeedEvent, FeedItem, FeedReader};
 use steadfast_mcp::http::server::StreamPermit;
 use tokio::time::{Instant, timeout_at};
 
-use crate::access::{AccessRules, Requester, Permission};
+use crate::access::{AccessRules, Permission, Requester};
 use crate::encoding::{EVENTS, SILENT, whole};
-use crate::extractors::QueryParams;
 use crate::endpoint::Endpoint;
-use crate::queries::NamedTool;
+use crate::extractors::QueryParams;
 use crate::problem::ApiProblem;
+use crate::queries::NamedTool;
 use crate::{HandlerResult, State};
 
 /// The endpoints for events.
@@ -82,7 +82,8 @@ pub(crate) async fn events(
     let feed = inner.steadfast.telemetry().feed();
     let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
     let behind = last.or(asked.after.as_deref()).map(|id| number(feed, id)).transpose()?;
-    let wanted = EventFilter { life: feed.life(), tenant: asked.tenant, tool: asked.tool, event: asked.event };
+    let wanted =
+        EventFilter { life: feed.life(), tenant: asked.tenant, tool: asked.tool, event: asked.event };
     let counted = inner.around.streams.open(caller.follower())?;
     // A first line at once, so that the client sees the open connection.
     let beginning = Some(Bytes::from_static(b": here is what happens\n\n"));

@@ -29,7 +29,8 @@ impl<S: Send + Sync> FromRequestParts<S> for PathParam {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiProblem> {
         let named = Path::<String>::from_request_parts(parts, state).await;
-        let Path(name) = named.map_err(|why| ApiProblem::misread(format!("the path: {}", why.body_text())))?;
+        let Path(name) =
+            named.map_err(|why| ApiProblem::misread(format!("the path: {}", why.body_text())))?;
         Ok(Self(name))
     }
 }

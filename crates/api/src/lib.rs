@@ -17,18 +17,18 @@
 //! | `problem`, `encoding` | error responses, and encoding of responses |
 
 mod access;
-mod encoding;
-mod extractors;
+pub mod admin;
 pub mod calls;
+mod encoding;
 mod endpoint;
 mod events;
-pub mod queries;
+mod extractors;
 mod openapi;
 mod page;
 mod problem;
+pub mod queries;
 pub mod reports;
 mod results;
-pub mod admin;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ use http::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use steadfast::Steadfast;
 use steadfast_core::large_result::LargeResultBounds;
-use steadfast_executor::{ToolRegistry, ToolRegistries};
+use steadfast_executor::{ToolRegistries, ToolRegistry};
 use steadfast_gateway::{ConfiguredServer, LargeResults, Listener};
 use steadfast_mcp::delivery::DeliveryLink;
 use steadfast_mcp::http::server::{EventStreamLimiter, is_encoded};
@@ -57,10 +57,10 @@ pub use access::{AccessRules, NetworkReach};
 /// The type of response bodies.
 pub use axum::body::Body as ResponseBody;
 pub use events::EventsQuery;
-pub use problem::{ProblemBody, ErrorResponse};
+pub use problem::{ErrorResponse, ProblemBody};
 pub use steadfast_mcp::http::server::AdminToken;
 
-use crate::access::{Requester, Permission};
+use crate::access::{Permission, Requester};
 use crate::calls::CallIdSeal;
 use crate::endpoint::Endpoint;
 use crate::problem::ApiProblem;
@@ -90,7 +90,8 @@ pub struct GatewayParts {
 impl Default for GatewayParts {
     /// Returns a gateway without tools, servers and listeners.
     fn default() -> Self {
-        let large_results = LargeResults::new(LargeResultBounds { keep: Duration::ZERO, entries: 0, bytes: 0 });
+        let large_results =
+            LargeResults::new(LargeResultBounds { keep: Duration::ZERO, entries: 0, bytes: 0 });
         Self {
             tools: Arc::new(ToolRegistries::default()),
             servers: Vec::new(),
@@ -124,7 +125,8 @@ impl Api {
         let endpoints = endpoints();
         let document = openapi::document(&endpoints);
         let own_access = access.clone();
-        let state = State(Arc::new(ApiState { steadfast, access, around, seal: CallIdSeal::new(), document }));
+        let state =
+            State(Arc::new(ApiState { steadfast, access, around, seal: CallIdSeal::new(), document }));
         let mut paths: BTreeMap<&'static str, (MethodRouter<State>, Vec<Method>)> = BTreeMap::new();
         for endpoint in endpoints {
             let guard = EndpointGuard::of(&endpoint, &state);

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::State;
 use crate::access::Permission;
 use crate::encoding;
-use crate::endpoint::{ResponseContent, Endpoint, ResponseSpec, SchemaFn};
+use crate::endpoint::{Endpoint, ResponseContent, ResponseSpec, SchemaFn};
 
 /// The endpoint of the document.
 pub(crate) fn endpoints() -> Vec<Endpoint> {

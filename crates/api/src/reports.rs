@@ -12,18 +12,18 @@ use steadfast_core::classify::Severity;
 use steadfast_core::id::{Domain, ModelId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::json::JsonLimits;
 use steadfast_core::report::{ReportKind, ToolReport};
-use steadfast_core::trust::{TrustScope, Signature, TrustChange, TrustState};
+use steadfast_core::trust::{Signature, TrustChange, TrustScope, TrustState};
 use steadfast_executor::ToolScore;
 
-use crate::access::{Requester, Permission};
-use crate::encoding::json;
-use crate::extractors::{QueryParams, PathParam, body};
-use crate::calls::bound_tenant;
-use crate::endpoint::Endpoint;
-use crate::queries::view;
-use crate::problem::ApiProblem;
+use crate::access::{Permission, Requester};
 use crate::admin::TenantQuery;
-use crate::{HandlerResult, ApiState, State, queries};
+use crate::calls::bound_tenant;
+use crate::encoding::json;
+use crate::endpoint::Endpoint;
+use crate::extractors::{PathParam, QueryParams, body};
+use crate::problem::ApiProblem;
+use crate::queries::view;
+use crate::{ApiState, HandlerResult, State, queries};
 
 /// The endpoints for reports and scores.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -234,7 +234,13 @@ pub(crate) async fn success(
     take(&inner, &caller, whose, request.into_body(), ReportKind::Success).await
 }
 
-async fn take(inner: &ApiState, caller: &Requester, whose: TenantQuery, content: Body, kind: ReportKind) -> HandlerResult {
+async fn take(
+    inner: &ApiState,
+    caller: &Requester,
+    whose: TenantQuery,
+    content: Body,
+    kind: ReportKind,
+) -> HandlerResult {
     let tenant = bound_tenant(caller, whose.read()?)?;
     let text = body(content, JsonLimits::ENVELOPE.bytes).await?;
     let report = ToolReport::parse(&text, kind).map_err(|why| ApiProblem::bad_request(why.to_string()))?;

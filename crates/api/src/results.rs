@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::envelope::CallerIdentity;
 use steadfast_core::large_result::ResultReader;
-use steadfast_gateway::{ResultReadError, ResultPage};
+use steadfast_gateway::{ResultPage, ResultReadError};
 use steadfast_mcp::http::server::Principal;
 
-use crate::access::{Requester, Permission};
+use crate::access::{Permission, Requester};
 use crate::encoding::json;
-use crate::extractors::{QueryParams, PathParam};
 use crate::endpoint::Endpoint;
+use crate::extractors::{PathParam, QueryParams};
 use crate::problem::ApiProblem;
 use crate::{HandlerResult, State};
 

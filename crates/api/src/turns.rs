@@ -19,15 +19,15 @@ use steadfast_gateway::ReadMethod;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
-use crate::access::{Requester, DefaultActor, Permission};
-use crate::encoding::{EVENTS, SILENT, accepts, event, json as answer, whole};
-use crate::extractors::{QueryParams, PathParam, body};
+use crate::access::{DefaultActor, Permission, Requester};
 use crate::calls::{CallQuery, apply_identity};
+use crate::encoding::{EVENTS, SILENT, accepts, event, json as answer, whole};
 use crate::endpoint::Endpoint;
-use crate::queries::EventView;
+use crate::extractors::{PathParam, QueryParams, body};
 use crate::problem::ApiProblem;
+use crate::queries::EventView;
 use crate::results::reader;
-use crate::{HandlerResult, ApiState, State};
+use crate::{ApiState, HandlerResult, State};
 
 /// The endpoints for turns.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -41,7 +41,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             run,
         )
         .asks::<CallQuery>()
-        .reads_header("Accept", "`text/event-stream` for events: `event` for each event, and a final `result`")
+        .reads_header(
+            "Accept",
+            "`text/event-stream` for events: `event` for each event, and a final `result`",
+        )
         .takes::<TurnEnvelope>()
         .gives::<TurnResponse>("the turn has ended, with its `status` and the `outcome` of each call")
         .gives_text("the events of the turn", EVENTS)
@@ -81,7 +84,11 @@ async fn run(Shared(State(inner)): Shared<State>, request: Request) -> HandlerRe
 }
 
 /// Runs a turn and shortens large results.
-async fn turned(inner: &ApiState, plan: Arc<TurnPlan>, options: TurnOptions) -> Result<TurnResponse, TurnRejection> {
+async fn turned(
+    inner: &ApiState,
+    plan: Arc<TurnPlan>,
+    options: TurnOptions,
+) -> Result<TurnResponse, TurnRejection> {
     let (engine, reader) = (inner.steadfast.engine(), reader(&options.target));
     let mut turned = engine.turn(plan, inner.around.tools.clone(), options).await?;
     let large = &inner.around.large_results;
@@ -109,11 +116,15 @@ impl From<TurnRejection> for ApiProblem {
     fn from(refused: TurnRejection) -> Self {
         let message = refused.to_string();
         match refused {
-            TurnRejection::InFlight(wait) => Self::new(StatusCode::CONFLICT, "in_flight", message).after(wait),
+            TurnRejection::InFlight(wait) => {
+                Self::new(StatusCode::CONFLICT, "in_flight", message).after(wait)
+            }
             TurnRejection::Overloaded => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", message).after(SOON)
             }
-            TurnRejection::Store(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message),
+            TurnRejection::Store(_) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
+            }
             _ => Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message),
         }
     }
@@ -147,9 +158,11 @@ async fn follow(inner: Arc<ApiState>, plan: Arc<TurnPlan>, mut options: TurnOpti
     let Some(first) = told.recv().await else {
         return match (&mut turn.0).await {
             Ok(turned) => Ok(answer(StatusCode::OK, &turned?)),
-            Err(_) => {
-                Err(ApiProblem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the turn could not start"))
-            }
+            Err(_) => Err(ApiProblem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "unavailable",
+                "the turn could not start",
+            )),
         };
     };
     let following = TurnEventStream { first: Some(first), told, turn: Some(turn) };

@@ -7,11 +7,11 @@ use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use steadfast::{Config, TokenRole, Steadfast, Token};
+use steadfast::{Config, Steadfast, Token, TokenRole};
 use steadfast_api::NetworkReach;
 use steadfast_core::id::{ActorId, Digest};
 use steadfast_gateway::{ClientIdentity, Listener};
-use steadfast_mcp::http::server::{TokenHolder, Principal, BearerTokens};
+use steadfast_mcp::http::server::{BearerTokens, Principal, TokenHolder};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::admin_token;
@@ -38,7 +38,8 @@ impl AcceptedTokens {
 
     /// Returns the tokens of configuration and environment. An address that other machines can reach requires a token.
     pub(crate) fn to(address: SocketAddr, config: &Config) -> Result<Self, CommandFailure> {
-        let tokens = tokens_of(config).map_err(|why| CommandFailure::Configuration(format!("error: {why}")))?;
+        let tokens =
+            tokens_of(config).map_err(|why| CommandFailure::Configuration(format!("error: {why}")))?;
         if !address.ip().is_loopback() && !tokens.have_clients() {
             return Err(CommandFailure::Usage(format!(
                 "{address} can be reached from other machines: give clients tokens in [tokens.NAME], set {VARIABLE} to a secret that they must send, or listen on 127.0.0.1"

@@ -12,7 +12,7 @@ use steadfast::parse_span;
 
 use crate::failure::CommandFailure;
 use crate::output::{self, ColourPainter};
-use crate::target::{self, ApiRequest, ConnectionPurpose, OperatorConnection, ConnectionOptions};
+use crate::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection};
 use crate::{now, views};
 
 #[derive(Args, Debug)]
@@ -138,7 +138,12 @@ fn print_decision(as_json: bool, id: u64, answer: &str, said: &str) {
 }
 
 /// Decides a request. Returns the request.
-fn answer(ways: &ConnectionOptions, whose: &TenantOptions, id: u64, decision: Value) -> Result<Value, CommandFailure> {
+fn answer(
+    ways: &ConnectionOptions,
+    whose: &TenantOptions,
+    id: u64,
+    decision: Value,
+) -> Result<Value, CommandFailure> {
     let tenant = whose.tenant.as_deref();
     let gone = || {
         CommandFailure::Environment(format!(
@@ -153,7 +158,9 @@ fn answer(ways: &ConnectionOptions, whose: &TenantOptions, id: u64, decision: Va
         let request = of_id.clone().find(is_asked);
         let Some(request) = request else {
             return Err(match of_id.find_map(views::tenant_flag) {
-                Some(other) => CommandFailure::Usage(format!("request {id} belongs to a tenant: add `{other}`")),
+                Some(other) => {
+                    CommandFailure::Usage(format!("request {id} belongs to a tenant: add `{other}`"))
+                }
                 None => gone(),
             });
         };

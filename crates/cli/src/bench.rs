@@ -17,13 +17,13 @@ use steadfast::{ServerTarget, nearest};
 use steadfast_process::{Environment, Launch, StopTimeouts};
 
 use crate::admin_token::private_folder;
-use crate::upstream;
 use crate::failure::CommandFailure;
-use crate::output::{self, TextStyle, ColourPainter, ProgressLine, TextTable};
+use crate::output::{self, ColourPainter, ProgressLine, TextStyle, TextTable};
 use crate::peer::{McpPeer, PeerTarget};
+use crate::shutdown;
 use crate::sources::ConfigFileOptions;
 use crate::state::runtime;
-use crate::shutdown;
+use crate::upstream;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -112,9 +112,12 @@ async fn measure(
         let at = at.clone();
         move |why: String| CommandFailure::Environment(format!("the server{at} {who}: {why}"))
     };
-    let mut bare =
-        output::wait_with_spinner("starting the server", McpPeer::connect(bare, PATIENCE)).await.map_err(wrong("alone"))?;
-    let met = output::wait_with_spinner("starting it behind the gateway", McpPeer::connect(guarded, PATIENCE)).await;
+    let mut bare = output::wait_with_spinner("starting the server", McpPeer::connect(bare, PATIENCE))
+        .await
+        .map_err(wrong("alone"))?;
+    let met =
+        output::wait_with_spinner("starting it behind the gateway", McpPeer::connect(guarded, PATIENCE))
+            .await;
     let mut guarded = match met {
         Ok(guarded) => guarded,
         Err(why) => {
@@ -149,7 +152,8 @@ async fn rounds_of(
     asked: &mut [RequestTimings],
 ) -> Result<(), CommandFailure> {
     if let Some(tool) = &options.tool {
-        let listed = bare.request("tools/list", json!({}), PATIENCE).await.map_err(CommandFailure::Environment)?;
+        let listed =
+            bare.request("tools/list", json!({}), PATIENCE).await.map_err(CommandFailure::Environment)?;
         let tools = listed.get("tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let names: Vec<_> = tools.iter().filter_map(|tool| tool.get("name")?.as_str()).collect();
         if !names.contains(&tool.as_str()) {
@@ -172,7 +176,9 @@ async fn rounds_of(
                 let (peer, taken) =
                     if turn == 0 { (&mut *bare, &mut alone) } else { (&mut *guarded, &mut behind) };
                 let began = Instant::now();
-                peer.request(one.name, one.params.clone(), PATIENCE).await.map_err(CommandFailure::Environment)?;
+                peer.request(one.name, one.params.clone(), PATIENCE)
+                    .await
+                    .map_err(CommandFailure::Environment)?;
                 *taken = began.elapsed();
             }
             if round >= warm_up {
@@ -190,8 +196,9 @@ async fn rounds_of(
 
 /// Returns the server alone, and behind the gateway.
 fn both(options: &Options, room: &BenchStateFolder) -> Result<(PeerTarget, PeerTarget), CommandFailure> {
-    let own = env::current_exe()
-        .map_err(|error| CommandFailure::Environment(format!("this program cannot determine its own path: {error}")))?;
+    let own = env::current_exe().map_err(|error| {
+        CommandFailure::Environment(format!("this program cannot determine its own path: {error}"))
+    })?;
     let mut wrap: Vec<OsString> = vec!["wrap".into()];
     for file in options.chosen.files() {
         wrap.extend(["--config".into(), file.into()]);
@@ -218,7 +225,9 @@ fn both(options: &Options, room: &BenchStateFolder) -> Result<(PeerTarget, PeerT
                 }
                 ServerTarget::Command { .. } => {
                     let launch = upstream::launch_of_config(server).ok_or_else(|| {
-                        CommandFailure::Configuration(format!("error: [servers.{name}]: the command is empty"))
+                        CommandFailure::Configuration(format!(
+                            "error: [servers.{name}]: the command is empty"
+                        ))
                     })?;
                     wrap.push("--".into());
                     wrap.push(launch.program.clone());
@@ -284,12 +293,15 @@ impl BenchStateFolder {
     fn make() -> Result<Self, CommandFailure> {
         // The temporary folder is shared with other users, so the name must be new and impossible to guess.
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes)
-            .map_err(|error| CommandFailure::Environment(format!("no random numbers are available: {error}")))?;
+        getrandom::fill(&mut bytes).map_err(|error| {
+            CommandFailure::Environment(format!("no random numbers are available: {error}"))
+        })?;
         let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let folder = env::temp_dir().join(format!("steadfast-bench-{name}"));
         let made = private_folder().recursive(false).create(&folder);
-        made.map_err(|error| CommandFailure::Environment(format!("{} cannot be made: {error}", folder.display())))?;
+        made.map_err(|error| {
+            CommandFailure::Environment(format!("{} cannot be made: {error}", folder.display()))
+        })?;
         Ok(Self(folder))
     }
 }

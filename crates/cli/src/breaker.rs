@@ -8,7 +8,9 @@ use steadfast::{BreakerKey, nearest};
 use crate::approvals::{TenantOptions, parse_duration};
 use crate::failure::CommandFailure;
 use crate::output::{self, ColourPainter};
-use crate::target::{self, ApiRequest, ConnectionPurpose, OperatorConnection, RequestError, ConnectionOptions, encoded};
+use crate::target::{
+    self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, RequestError, encoded,
+};
 use crate::{now, views};
 
 #[derive(Args, Debug)]
@@ -95,7 +97,8 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
             print_results(&open.ways, &open.which, &steered, |_| &said)
         }
         Some(BreakerSubcommand::Reset(reset)) => {
-            let steered = change_breakers(&reset.ways, &reset.whose, &reset.which, &json!({ "to": "reset" }))?;
+            let steered =
+                change_breakers(&reset.ways, &reset.whose, &reset.which, &json!({ "to": "reset" }))?;
             print_results(&reset.ways, &reset.which, &steered, |one| {
                 match views::text(one, "/breaker/forced/by") == "configuration" {
                     true => "reset, but the configuration keeps it open",
@@ -133,7 +136,12 @@ struct BreakerChangeResult {
 }
 
 /// Changes breakers and returns the result of each. A failure does not stop the others.
-fn change_breakers(ways: &ConnectionOptions, whose: &TenantOptions, which: &BreakerSelection, turn: &Value) -> Result<Vec<BreakerChangeResult>, CommandFailure> {
+fn change_breakers(
+    ways: &ConnectionOptions,
+    whose: &TenantOptions,
+    which: &BreakerSelection,
+    turn: &Value,
+) -> Result<Vec<BreakerChangeResult>, CommandFailure> {
     let tenant = whose.tenant.as_deref();
     // No state is created for an invalid key.
     let need = match which.key.as_deref().and_then(key) {
@@ -185,9 +193,14 @@ fn key(written: &str) -> Option<String> {
 
 /// Returns the breaker that was named. An unknown name may be a tool that was not called yet. A name similar to a
 /// known one is more likely a typo.
-async fn named(reach: &OperatorConnection, tenant: Option<&str>, written: &str) -> Result<String, CommandFailure> {
+async fn named(
+    reach: &OperatorConnection,
+    tenant: Option<&str>,
+    written: &str,
+) -> Result<String, CommandFailure> {
     let breakers = reach.fetch_all(ApiRequest::get("/v1/breakers").with("tenant", tenant)).await?;
-    let keys: Vec<_> = views::list(&breakers, "/breakers").iter().map(|one| views::text(one, "/key")).collect();
+    let keys: Vec<_> =
+        views::list(&breakers, "/breakers").iter().map(|one| views::text(one, "/key")).collect();
     if keys.iter().any(|key| key == written) {
         return Ok(written.to_owned());
     }

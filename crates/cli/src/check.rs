@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::{Config, ConfigErrors, ConfigFile, FileDamagePolicy, StartupPlan, ConfigProblem, TokenRole, Token, SettingPosition};
+use steadfast::{
+    Config, ConfigErrors, ConfigFile, ConfigProblem, FileDamagePolicy, SettingPosition, StartupPlan, Token,
+    TokenRole,
+};
 use tokio::runtime::Runtime;
 
 use crate::failure::CommandFailure;

@@ -11,7 +11,7 @@ use steadfast::{ExplainedSetting, Explanation, Timestamp, nearest};
 
 use crate::failure::CommandFailure;
 use crate::output;
-use crate::target::{self, ApiRequest, ConnectionPurpose, ConnectionOptions};
+use crate::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose};
 use crate::views;
 
 #[derive(Debug, Subcommand)]
@@ -163,7 +163,10 @@ fn narrow(explanation: &mut Explanation, wanted: &str) -> Result<(), CommandFail
     if !explanation.settings.iter().any(fits) {
         let known = explanation.settings.iter().map(|one| one.setting);
         let meant = nearest(wanted, known).map(|meant| format!(": did you mean `{meant}`?"));
-        return Err(CommandFailure::Usage(format!("no setting is called `{wanted}`{}", meant.unwrap_or_default())));
+        return Err(CommandFailure::Usage(format!(
+            "no setting is called `{wanted}`{}",
+            meant.unwrap_or_default()
+        )));
     }
     explanation.settings.retain(fits);
     Ok(())
@@ -179,7 +182,9 @@ fn tool(text: &str, config: &steadfast::Config) -> Result<ToolRef, CommandFailur
         Some(ToolRef { namespace: Namespace::new(server).ok()?, tool: ToolName::new(name).ok()? })
     });
     parts.ok_or_else(|| {
-        CommandFailure::Usage(format!("`{text}` is not a valid tool: write server/tool, for example bank/pay"))
+        CommandFailure::Usage(format!(
+            "`{text}` is not a valid tool: write server/tool, for example bank/pay"
+        ))
     })
 }
 

@@ -11,22 +11,25 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::{Config, FileDamagePolicy, StartupPlan, ServerTarget, TokenRole, ServerSettings, SqliteStore, StoreKind, servers_of_one_name};
+use steadfast::{
+    Config, FileDamagePolicy, ServerSettings, ServerTarget, SqliteStore, StartupPlan, StoreKind, TokenRole,
+    servers_of_one_name,
+};
 use steadfast_api::queries::RECORDS_LOST_TODO;
 use steadfast_store::record_loss;
 
 use crate::access;
 use crate::admin_token;
-use crate::upstream;
 use crate::check;
 use crate::failure::CommandFailure;
 use crate::gateways;
 use crate::import;
-use crate::output::{self, TextStyle, ColourPainter};
-use crate::private_file;
+use crate::output::{self, ColourPainter, TextStyle};
 use crate::peer::{McpPeer, PeerTarget};
+use crate::private_file;
 use crate::sources::ConfigFileOptions;
 use crate::state::runtime;
+use crate::upstream;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -63,7 +66,12 @@ struct Findings(Vec<DoctorCheck>);
 
 impl Findings {
     fn ok(&mut self, name: &str, what: impl Into<String>) {
-        self.0.push(DoctorCheck { name: name.to_owned(), level: CheckLevel::Ok, what: what.into(), todo: None });
+        self.0.push(DoctorCheck {
+            name: name.to_owned(),
+            level: CheckLevel::Ok,
+            what: what.into(),
+            todo: None,
+        });
     }
 
     fn warn(&mut self, name: &str, what: impl Into<String>, todo: impl Into<String>) {

@@ -53,7 +53,9 @@ impl CommandFailure {
     /// Prints the message and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         match &self {
-            Self::Configuration(_) | Self::Usage(_) | Self::Environment(_) => output::print_message(&self.text()),
+            Self::Configuration(_) | Self::Usage(_) | Self::Environment(_) => {
+                output::print_message(&self.text())
+            }
             Self::AlreadyReported(_) => {}
         }
         ExitCode::from(self.exit_code())
@@ -80,6 +82,10 @@ impl From<OpenError> for CommandFailure {
             return errors.into();
         }
         let why = error.to_string();
-        if error.is_configuration() { Self::Configuration(format!("error: {why}")) } else { Self::Environment(why) }
+        if error.is_configuration() {
+            Self::Configuration(format!("error: {why}"))
+        } else {
+            Self::Environment(why)
+        }
     }
 }

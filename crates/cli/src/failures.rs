@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use crate::approvals::TenantOptions;
 use crate::failure::CommandFailure;
-use crate::output::{self, TextStyle, ColourPainter, TextTable};
-use crate::target::{self, ApiRequest, ConnectionPurpose, ConnectionOptions};
+use crate::output::{self, ColourPainter, TextStyle, TextTable};
+use crate::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose};
 use crate::views::TENANT;
 use crate::{now, views};
 
@@ -28,7 +28,9 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let ask = ApiRequest::get("/v1/failures").with("tool", options.tool.as_deref());
     let ask = ask.with("tenant", options.whose.tenant.as_deref());
     let ask = ask.with("limit", Some(&options.limit.to_string()));
-    let told = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| Ok(reach.send(ask).await?))?;
+    let told = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
+        Ok(reach.send(ask).await?)
+    })?;
     if options.ways.json {
         output::print_json(&told);
         return Ok(());
@@ -41,8 +43,9 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         });
         return Ok(());
     }
-    let mut table =
-        TextTable::new(&["WHEN", TENANT, "TOOL", "SEVERITY", "TYPE", "HTTP", "RETRIES", "MESSAGE", "CONTEXT"]);
+    let mut table = TextTable::new(&[
+        "WHEN", TENANT, "TOOL", "SEVERITY", "TYPE", "HTTP", "RETRIES", "MESSAGE", "CONTEXT",
+    ]);
     for failure in failures {
         let plain = |text: String| (TextStyle::Plain, text);
         table.row([

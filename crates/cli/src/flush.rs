@@ -4,8 +4,8 @@ use clap::{ArgGroup, Args};
 
 use crate::failure::CommandFailure;
 use crate::output;
-use crate::target::{self, ApiRequest, ConnectionPurpose, ConnectionOptions};
 use crate::resolve::{RecordSelection, find};
+use crate::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose};
 use crate::views;
 
 #[derive(Args, Debug)]

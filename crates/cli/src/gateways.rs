@@ -102,7 +102,8 @@ pub(crate) fn running(folder: &Path) -> Vec<AnnouncedGateway> {
 /// Returns the number of files whose gateway is dead or cannot be checked.
 pub(crate) fn left_behind(folder: &Path) -> usize {
     let neighbours = LocalProcessMonitor::of(this_process());
-    let gone = |announced: &AnnouncedGateway| sight(&neighbours, &announced.process) != LeaseOwnerState::Alive;
+    let gone =
+        |announced: &AnnouncedGateway| sight(&neighbours, &announced.process) != LeaseOwnerState::Alive;
     let read = files(folder).into_iter().filter_map(|(_, announced)| announced.ok());
     read.filter(|announced| announced.as_ref().is_none_or(gone)).count()
 }
@@ -148,7 +149,8 @@ fn files(folder: &Path) -> Vec<(PathBuf, io::Result<Option<AnnouncedGateway>>)> 
     let files = files.filter(|file| file.extension().is_some_and(|extension| extension == "json"));
     files
         .map(|file| {
-            let announced = private_file::read(&file).map(|text| AnnouncedGateway::read(&serde_json::from_str(&text).ok()?));
+            let announced = private_file::read(&file)
+                .map(|text| AnnouncedGateway::read(&serde_json::from_str(&text).ok()?));
             (file, announced)
         })
         .collect()

@@ -3,11 +3,9 @@
 //! One file or folder per command. Shared modules hold the sources of the configuration, the connection to a running
 //! gateway or the store, responses as tables, printing, and errors with their exit codes.
 
-mod state_command;
 mod access;
 mod admin_token;
 mod approvals;
-mod upstream;
 mod bench;
 mod breaker;
 mod check;
@@ -25,27 +23,29 @@ mod listener;
 #[cfg(test)]
 mod operator_docs;
 mod output;
-mod private_file;
 mod peer;
 mod plain_tools;
 mod preflight;
-mod target;
+mod private_file;
+mod process_metrics;
 mod recordings;
 mod rehearse;
 mod resolve;
-mod views;
 mod serve;
 mod server_tools;
+mod shutdown;
 mod sources;
 mod state;
+mod state_command;
 mod status;
-mod shutdown;
 mod streams;
 mod tail;
+mod target;
 mod trace;
 mod trust;
 mod unknown;
-mod process_metrics;
+mod upstream;
+mod views;
 mod waterfall;
 mod wrap;
 

@@ -13,15 +13,16 @@ use bytes::Bytes;
 use clap::Args;
 use http::{Request, Response};
 use http_body_util::Either;
-use steadfast::{Config, Engine, StartupPlan, ToolRegistries, Steadfast, StoreKind, listen_address};
+use steadfast::{Config, Engine, StartupPlan, Steadfast, StoreKind, ToolRegistries, listen_address};
 use steadfast_api::{Api, GatewayParts, ResponseBody};
 use steadfast_core::large_result::LargeResultBounds;
 use steadfast_gateway::{
-    ConfiguredServer, ClientIdentity, DirectServers, GatewayEndpoint, LargeResults, Listener, OperatorAccess, BuiltinTools, ServerPool,
+    BuiltinTools, ClientIdentity, ConfiguredServer, DirectServers, GatewayEndpoint, LargeResults, Listener,
+    OperatorAccess, ServerPool,
 };
 use steadfast_mcp::http::server::{
-    EndpointBody, HttpEndpoint, EventStreamLimiter, HttpService, AllowedHosts, OVERLOADED, ConnectionPeer, HttpRefusal, RequestBody,
-    ListenerLimits, EndpointSettings, serve,
+    AllowedHosts, ConnectionPeer, EndpointBody, EndpointSettings, EventStreamLimiter, HttpEndpoint,
+    HttpRefusal, HttpService, ListenerLimits, OVERLOADED, RequestBody, serve,
 };
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
@@ -83,7 +84,8 @@ impl ListeningGateway {
         let all = doors.iter().flat_map(|(_, servers)| servers);
         let servers: BTreeMap<_, _> = all.map(|server| (server.name.clone(), server.clone())).collect();
         let admin = admin_token::find_or_make(&steadfast.config());
-        let operator = admin.clone().map(|token| OperatorAccess { token, actor: ClientIdentity::of_parent().actor });
+        let operator =
+            admin.clone().map(|token| OperatorAccess { token, actor: ClientIdentity::of_parent().actor });
         let large_results = LargeResults::new(large_result_bounds(&steadfast.config()));
         let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
         for (path, servers) in doors {
@@ -99,7 +101,11 @@ impl ListeningGateway {
                 local: access.local.clone(),
                 operator: operator.clone(),
             });
-            let settings = EndpointSettings { names: names.clone(), streams: streams.clone(), ..EndpointSettings::default() };
+            let settings = EndpointSettings {
+                names: names.clone(),
+                streams: streams.clone(),
+                ..EndpointSettings::default()
+            };
             endpoints.push((path, HttpEndpoint::new(listener.clone(), settings)));
             listeners.push(listener);
         }
@@ -374,7 +380,7 @@ mod tests {
 
     use http::{HeaderMap, Uri};
     use serde_json::json;
-    use steadfast::{ToolResult, Attempt, Sources, call, output};
+    use steadfast::{Attempt, Sources, ToolResult, call, output};
     use tokio::sync::Notify;
 
     use super::*;

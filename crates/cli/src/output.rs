@@ -315,7 +315,10 @@ mod tests {
     #[test]
     fn sf_5_external_names_cannot_colour_or_reverse_a_line() {
         assert_eq!(clean("a\x1b[31mb\nc\u{202e}d"), "a [31mb c d");
-        assert_eq!(marked("error: `\x1b[2J`\r\n  --> a\u{202e}b", ColourPainter(false)), "error: ` [2J`\n  --> a b");
+        assert_eq!(
+            marked("error: `\x1b[2J`\r\n  --> a\u{202e}b", ColourPainter(false)),
+            "error: ` [2J`\n  --> a b"
+        );
         let odd = serde_json::json!({ "a\u{9b}b": "c\u{202e}d\x1be" });
         assert_eq!(escaped(&format!("{odd:#}")), "{\n  \"a\\u009bb\": \"c\\u202ed\\u001be\"\n}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped(&odd.to_string())).unwrap(), odd);
@@ -346,6 +349,10 @@ mod tests {
         table.row([(TextStyle::Plain, "1".to_owned()), (TextStyle::Bad, "bank/pay".to_owned())]);
         table.row([(TextStyle::Plain, "1234".to_owned()), (TextStyle::Plain, String::new())]);
         assert_eq!(table.within(11, ColourPainter(false), 1), " ID    TOOL\n 1     ban…\n 1234");
-        assert_eq!(table.within(10, ColourPainter(false), 1), " ID\n 1\n 1234", "no line is wider than the terminal");
+        assert_eq!(
+            table.within(10, ColourPainter(false), 1),
+            " ID\n 1\n 1234",
+            "no line is wider than the terminal"
+        );
     }
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use serde_json::{Value, json};
-use steadfast_mcp::http::upstream::{self, UpstreamContent, MessageContext, HttpUpstream};
-use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineItem};
+use steadfast_mcp::http::upstream::{self, HttpUpstream, MessageContext, UpstreamContent};
+use steadfast_mcp::lines::{LONGEST_LINE, LineItem, LineReader};
 use steadfast_mcp::message::RpcMessage;
-use steadfast_process::{ChildProcess, Launch, Leash, StopTimeouts, StderrLog};
+use steadfast_process::{ChildProcess, Launch, Leash, StderrLog, StopTimeouts};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::time::timeout;
@@ -38,8 +38,11 @@ pub(crate) enum PeerTarget {
 
 const VERSION: &str = "2025-11-25";
 /// Shutdown timeouts of a server process.
-const SHORT: StopTimeouts =
-    StopTimeouts { stdin: Duration::from_secs(1), term: Duration::from_secs(1), kill: Duration::from_secs(2) };
+const SHORT: StopTimeouts = StopTimeouts {
+    stdin: Duration::from_secs(1),
+    term: Duration::from_secs(1),
+    kill: Duration::from_secs(2),
+};
 
 impl McpPeer {
     /// Connects and initializes the session. Returns the reason if that fails.
@@ -52,10 +55,13 @@ impl McpPeer {
                 PeerTransport::Lines { child: started.child, stdin: started.stdin, lines, stderr }
             }
             PeerTarget::Url(url, headers) => {
-                let server =
-                    HttpUpstream::new(url, upstream::HttpUpstreamSettings::default()).map_err(|error| error.to_string())?;
-                let context =
-                    MessageContext { version: Some(VERSION.into()), headers: headers.clone(), ..MessageContext::default() };
+                let server = HttpUpstream::new(url, upstream::HttpUpstreamSettings::default())
+                    .map_err(|error| error.to_string())?;
+                let context = MessageContext {
+                    version: Some(VERSION.into()),
+                    headers: headers.clone(),
+                    ..MessageContext::default()
+                };
                 PeerTransport::Http { server, context }
             }
         };
@@ -99,7 +105,9 @@ impl McpPeer {
                     other => other,
                 }
             }
-            PeerTransport::Http { server, context } => timeout(patience, post(server, context, id, &request)).await,
+            PeerTransport::Http { server, context } => {
+                timeout(patience, post(server, context, id, &request)).await
+            }
         };
         let answer = answered
             .map_err(|_| format!("no answer to {method} within {} seconds", patience.as_secs()))??;
@@ -158,13 +166,19 @@ async fn exchange(
     }
 }
 
-async fn post(server: &HttpUpstream, context: &mut MessageContext, id: u64, request: &Value) -> Result<Value, String> {
+async fn post(
+    server: &HttpUpstream,
+    context: &mut MessageContext,
+    id: u64,
+    request: &Value,
+) -> Result<Value, String> {
     let message = RpcMessage::parse(request.to_string(), usize::MAX).map_err(|error| error.to_string())?;
     let answer = server.post(&message, context).await.map_err(|failure| failure.fault().message)?;
     if answer.session.is_some() {
         context.session = answer.session;
     }
-    let read = |message: &RpcMessage| serde_json::from_slice(message.bytes()).map_err(|error| error.to_string());
+    let read =
+        |message: &RpcMessage| serde_json::from_slice(message.bytes()).map_err(|error| error.to_string());
     match answer.content {
         UpstreamContent::One(message) => read(&message),
         UpstreamContent::Accepted => Err("the server accepted it and did not answer".to_owned()),

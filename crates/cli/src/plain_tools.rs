@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
-use steadfast::{COMMAND_NAMESPACE, Config, ResolvedTool, HTTP_NAMESPACE, AvailableTool, ToolRegistry, Steadfast};
+use steadfast::{
+    AvailableTool, COMMAND_NAMESPACE, Config, HTTP_NAMESPACE, ResolvedTool, Steadfast, ToolRegistry,
+};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Namespace, ToolRef};
 use steadfast_core::policy::AnnotationHints;
@@ -28,8 +30,8 @@ impl PlainTools {
     /// Returns the tools of the configuration that is in use.
     pub(crate) fn of(steadfast: &Steadfast) -> Result<Self, CommandFailure> {
         let config = steadfast.config();
-        let tools =
-            Toolbox::of(&config).map_err(|unusable| CommandFailure::Configuration(format!("error: {unusable}")))?;
+        let tools = Toolbox::of(&config)
+            .map_err(|unusable| CommandFailure::Configuration(format!("error: {unusable}")))?;
         let made = LoadedToolbox { config, tools: Arc::new(tools) };
         Ok(Self { steadfast: steadfast.clone(), made: Mutex::new(made) })
     }
@@ -79,7 +81,8 @@ impl ToolRegistry for PlainTools {
     }
 
     fn list(&self) -> Vec<AvailableTool> {
-        let offered = |tool: &ToolRef| AvailableTool { tool: tool.clone(), annotations: AnnotationHints::default() };
+        let offered =
+            |tool: &ToolRef| AvailableTool { tool: tool.clone(), annotations: AnnotationHints::default() };
         self.now().names().map(offered).collect()
     }
 }

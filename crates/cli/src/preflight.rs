@@ -8,12 +8,14 @@ use std::env;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use steadfast::{Config, ConfigErrors, FileDamagePolicy, StartupPlan, ServerTarget, Section, ServerSettings, Sources};
+use steadfast::{
+    Config, ConfigErrors, FileDamagePolicy, Section, ServerSettings, ServerTarget, Sources, StartupPlan,
+};
 use steadfast_tools::Toolbox;
 
 use crate::access::AcceptedTokens;
-use crate::upstream;
 use crate::failure::CommandFailure;
+use crate::upstream;
 
 /// Endpoint on which the gateway accepts clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +55,10 @@ impl Examination {
 }
 
 /// Joins all errors into one failure.
-pub(crate) fn failure(mistakes: Option<ConfigErrors>, problems: Vec<CommandFailure>) -> Option<CommandFailure> {
+pub(crate) fn failure(
+    mistakes: Option<ConfigErrors>,
+    problems: Vec<CommandFailure>,
+) -> Option<CommandFailure> {
     CommandFailure::all(mistakes.map(CommandFailure::from).into_iter().chain(problems).collect())
 }
 
@@ -81,7 +86,8 @@ fn problems(
     let mut problems = problems_of_values(config, frontend, upstreams);
     if is_read(Section::Store) {
         // A damaged state file is set aside, so that clients keep their tools.
-        problems.extend(StartupPlan::store_problem(config, FileDamagePolicy::SetAside).map(CommandFailure::from));
+        problems
+            .extend(StartupPlan::store_problem(config, FileDamagePolicy::SetAside).map(CommandFailure::from));
     }
     if let Frontend::Http(address) = frontend
         && is_read(Section::Listen)
@@ -115,7 +121,8 @@ const NO_UPSTREAM: &str = "error: the configuration has no server\n\
 
 /// Returns the problems of values that are written. They are found even if other parts could not be read.
 fn problems_of_values(config: &Config, frontend: Frontend, upstreams: Upstreams) -> Vec<CommandFailure> {
-    let mut problems: Vec<CommandFailure> = StartupPlan::problems(config).into_iter().map(CommandFailure::from).collect();
+    let mut problems: Vec<CommandFailure> =
+        StartupPlan::problems(config).into_iter().map(CommandFailure::from).collect();
     if upstreams != Upstreams::CommandLine {
         problems.extend(config.servers().values().filter_map(|server| upstream::of_config(server).err()));
     }
@@ -144,7 +151,9 @@ pub(crate) fn notes(config: &Config, frontend: Frontend) -> Vec<String> {
     let mut known: BTreeMap<String, &ServerSettings> = BTreeMap::new();
     for server in config.servers().values() {
         let runs = match &server.reach {
-            ServerTarget::Command { command, cwd, env, .. } => format!("{command:?} {cwd:?} {:?}", env.keys()),
+            ServerTarget::Command { command, cwd, env, .. } => {
+                format!("{command:?} {cwd:?} {:?}", env.keys())
+            }
             ServerTarget::Url { url, .. } => url.expose().clone(),
         };
         match known.get(&runs) {

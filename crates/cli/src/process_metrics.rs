@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use steadfast::Telemetry;
 use steadfast_gateway::{Backend, ConfiguredServer};
-use steadfast_process::{State, ServerStatus};
+use steadfast_process::{ServerStatus, State};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 

@@ -12,8 +12,8 @@ use steadfast::rehearse::RecordedCall;
 use steadfast::{Config, ExplainedSetting, StartupPlan};
 
 use crate::failure::CommandFailure;
-use crate::target::{ConnectionPurpose, OperatorConnection, ConnectionOptions};
 use crate::sources::ConfigFileOptions;
+use crate::target::{ConnectionOptions, ConnectionPurpose, OperatorConnection};
 
 /// Location of the recording, and the configuration in use.
 #[derive(Args, Clone, Debug)]
@@ -29,12 +29,17 @@ pub(crate) struct RecordingOptions {
 impl RecordingOptions {
     /// Connects to the owner of the recording. A shared store is read directly, even if a gateway runs on it, because
     /// it may have more calls than a gateway returns at once.
-    pub(crate) async fn find(&self, files: &[PathBuf], config: &Config) -> Result<OperatorConnection, CommandFailure> {
+    pub(crate) async fn find(
+        &self,
+        files: &[PathBuf],
+        config: &Config,
+    ) -> Result<OperatorConnection, CommandFailure> {
         let gateway = match &self.gateway {
             None if StartupPlan::of(config)?.is_shared() => Some("none".to_owned()),
             named => named.clone(),
         };
-        let ways = ConnectionOptions { chosen: ConfigFileOptions::of(files.to_vec()), gateway, json: self.json };
+        let ways =
+            ConnectionOptions { chosen: ConfigFileOptions::of(files.to_vec()), gateway, json: self.json };
         OperatorConnection::find(&ways, ConnectionPurpose::ExistingState).await
     }
 }

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 use steadfast::code::Code;
-use steadfast::rehearse::{ReplayDifference, RecordedResult, DifferenceKind, Rehearsal, TakenReason};
+use steadfast::rehearse::{DifferenceKind, RecordedResult, Rehearsal, ReplayDifference, TakenReason};
 use steadfast::{CallFacts, Config, Recording, Timestamp, parse_span};
 
 use crate::failure::CommandFailure;
-use crate::output::{self, TextStyle, ColourPainter, ProgressLine};
-use crate::recordings::{self, SettingChange, ConfigDiff, RecordingOptions};
+use crate::output::{self, ColourPainter, ProgressLine, TextStyle};
+use crate::recordings::{self, ConfigDiff, RecordingOptions, SettingChange};
 use crate::sources::ConfigFileOptions;
 use crate::state::runtime;
 
@@ -52,7 +52,9 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         None => Timestamp::ZERO,
         Some(text) => {
             let span = parse_span(text).ok_or_else(|| {
-                CommandFailure::Usage(format!("`--since {text}` is not a valid duration: write 30m, 24h or 7d"))
+                CommandFailure::Usage(format!(
+                    "`--since {text}` is not a valid duration: write 30m, 24h or 7d"
+                ))
             })?;
             crate::now().before(span)
         }
@@ -179,7 +181,9 @@ impl<'r> RehearsalReport<'r> {
             }
             let more = of_kind.len().saturating_sub(options.examples);
             if more > 0 {
-                lines.push(paint.paint(TextStyle::Dim, &format!("    and {more} more (`-n COUNT` shows them)")));
+                lines.push(
+                    paint.paint(TextStyle::Dim, &format!("    and {more} more (`-n COUNT` shows them)")),
+                );
             }
         }
         lines.join("\n")

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::failure::CommandFailure;
 use crate::output;
-use crate::target::{self, ApiRequest, ConnectionPurpose, OperatorConnection, ConnectionOptions};
+use crate::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection};
 use crate::views;
 
 #[derive(Args, Debug)]
@@ -34,7 +34,9 @@ struct OutcomeOptions {
 /// Runs `steadfast resolve`.
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let record = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
-        let record = find(reach, &options.key, RecordSelection::Open).await?.ok_or_else(|| not_unknown(&options.key))?;
+        let record = find(reach, &options.key, RecordSelection::Open)
+            .await?
+            .ok_or_else(|| not_unknown(&options.key))?;
         let tool = record.get("tool").map(views::tool).unwrap_or_default();
         if views::text(&record, "/state") != "unknown" {
             return Err(CommandFailure::Environment(format!(
@@ -83,7 +85,11 @@ pub(crate) enum RecordSelection {
 }
 
 /// Returns the record whose key begins with these digits, if exactly one does.
-pub(crate) async fn find(reach: &OperatorConnection, digits: &str, only: RecordSelection) -> Result<Option<Value>, CommandFailure> {
+pub(crate) async fn find(
+    reach: &OperatorConnection,
+    digits: &str,
+    only: RecordSelection,
+) -> Result<Option<Value>, CommandFailure> {
     let given = digits.to_ascii_lowercase();
     if given.is_empty() || given.len() > WHOLE || !given.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(CommandFailure::Usage(format!(
@@ -102,9 +108,9 @@ pub(crate) async fn find(reach: &OperatorConnection, digits: &str, only: RecordS
     let mut found =
         views::list(&page, "/records").iter().filter(|one| views::text(one, "/key").starts_with(&given));
     match (found.next(), found.next()) {
-        (Some(_), Some(_)) => {
-            Err(CommandFailure::Usage(format!("more than one call begins with `{digits}`: enter more digits")))
-        }
+        (Some(_), Some(_)) => Err(CommandFailure::Usage(format!(
+            "more than one call begins with `{digits}`: enter more digits"
+        ))),
         (one, _) => Ok(one.cloned()),
     }
 }

@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use clap::Args;
 use steadfast::{Config, Steadfast};
-use steadfast_gateway::{ConfiguredServer, ClientIdentity, StdioClient, wrap};
+use steadfast_gateway::{ClientIdentity, ConfiguredServer, StdioClient, wrap};
 
 use crate::access::AcceptedTokens;
-use crate::upstream;
 use crate::failure::CommandFailure;
-use crate::listener::{self, HostOptions, ListeningGateway, own_tools, stdio_large_results, runtime, stdio_runtime};
+use crate::listener::{
+    self, HostOptions, ListeningGateway, own_tools, runtime, stdio_large_results, stdio_runtime,
+};
 use crate::output;
 use crate::preflight::{self, Frontend, Upstreams};
-use crate::sources::{self, ConfigFileOptions};
-use crate::shutdown;
-use crate::streams;
 use crate::process_metrics::watched;
+use crate::shutdown;
+use crate::sources::{self, ConfigFileOptions};
+use crate::streams;
+use crate::upstream;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -81,7 +83,8 @@ async fn run_gateway(options: &Options) -> Result<(), CommandFailure> {
         wrap(steadfast.engine(), wrapped, stop).await;
     } else {
         let access = AcceptedTokens::to(address, &config)?;
-        let listened = ListeningGateway::open(&steadfast, address, &options.hosts, access, endpoints(&servers)).await?;
+        let listened =
+            ListeningGateway::open(&steadfast, address, &options.hosts, access, endpoints(&servers)).await?;
         print_endpoints(&listened, &servers);
         listened.log_dashboard_url(&config);
         stop.cancelled().await;
@@ -136,7 +139,10 @@ fn print_endpoints(listened: &ListeningGateway, servers: &[ConfiguredServer]) {
             output::print_message(&format!("{} servers are at {all}, and each separately:", names.len()));
             let width = names.iter().map(|name| name.len()).max().unwrap_or_default();
             for name in names {
-                output::print_message(&format!("  {name:width$}  {}", listened.url(&format!("{ALL}/{name}"))));
+                output::print_message(&format!(
+                    "  {name:width$}  {}",
+                    listened.url(&format!("{ALL}/{name}"))
+                ));
             }
         }
     }

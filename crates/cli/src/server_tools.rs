@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use steadfast::{ResolvedTool, AvailableTool, ToolRegistry};
+use steadfast::{AvailableTool, ResolvedTool, ToolRegistry};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Namespace;
 use steadfast_gateway::DirectServers;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use steadfast::{
-    Config, ConfigFile, CommandLineFlag, InlineJson, LogOutput, FileRequirement, FileDamagePolicy, Sources, PolicyStart, Steadfast, usual_sources,
+    CommandLineFlag, Config, ConfigFile, FileDamagePolicy, FileRequirement, InlineJson, LogOutput,
+    PolicyStart, Sources, Steadfast, usual_sources,
 };
 
 use crate::failure::CommandFailure;
@@ -13,8 +14,10 @@ use crate::failure::CommandFailure;
 /// Opens Steadfast for a gateway, with a log on standard error. A damaged state file is set aside, so that clients
 /// keep their tools.
 pub(crate) async fn open(sources: Sources) -> Result<Steadfast, CommandFailure> {
-    let opening =
-        Steadfast::builder(sources).logging(LogOutput::Stderr).owns_process().on_damage(FileDamagePolicy::SetAside);
+    let opening = Steadfast::builder(sources)
+        .logging(LogOutput::Stderr)
+        .owns_process()
+        .on_damage(FileDamagePolicy::SetAside);
     Ok(opening.open().await?)
 }
 

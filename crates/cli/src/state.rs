@@ -14,5 +14,8 @@ pub(crate) fn runtime() -> Result<Runtime, CommandFailure> {
 /// Returns the operator for the audit log: the user name on this machine.
 pub(crate) fn by_operator() -> OperatorIdentity {
     let name = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(|name| std::env::var(name).ok());
-    OperatorIdentity::new(name.as_deref().filter(|name| !name.is_empty()).unwrap_or("somebody"), OperatorSurface::Cli)
+    OperatorIdentity::new(
+        name.as_deref().filter(|name| !name.is_empty()).unwrap_or("somebody"),
+        OperatorSurface::Cli,
+    )
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::failure::CommandFailure;
 use crate::output;
-use crate::target::{self, ApiRequest, ConnectionPurpose, ConnectionOptions};
+use crate::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose};
 use crate::views;
 
 /// Commands for the state as a whole.

@@ -12,10 +12,12 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::failure::CommandFailure;
-use crate::output::{self, TextStyle, ColourPainter, TextTable};
-use crate::target::{self, ApiRequest, RunningGateway, ConnectionPurpose, OperatorConnection, ConnectionOptions};
-use crate::views::{self, list, number, text};
+use crate::output::{self, ColourPainter, TextStyle, TextTable};
 use crate::state::runtime;
+use crate::target::{
+    self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, RunningGateway,
+};
+use crate::views::{self, list, number, text};
 use crate::{now, shutdown};
 
 #[derive(Args, Debug)]
@@ -182,13 +184,22 @@ async fn read_status(reach: &OperatorConnection) -> Result<StatusReport, Command
     let mut others = Vec::new();
     for other in &reach.others {
         let status = other.ask(ApiRequest::get("/v1/status")).await;
-        others.push((other.name.clone(), status.unwrap_or_else(|refused| unreported_status(refused.message()))));
+        others.push((
+            other.name.clone(),
+            status.unwrap_or_else(|refused| unreported_status(refused.message())),
+        ));
     }
-    others.extend(reach.silent.iter().map(|silent| (silent.name.clone(), unreported_status("it does not answer"))));
+    others.extend(
+        reach.silent.iter().map(|silent| (silent.name.clone(), unreported_status("it does not answer"))),
+    );
     let tenants = target::tenants_of(&status);
     let of = async |counts: &[&str], path: &str| -> Result<Value, CommandFailure> {
         let any = counts.iter().any(|count| number(&status, &format!("/counts/{count}")) > 0);
-        if any { Ok(reach.fetch_for_tenants(ApiRequest::get(path), &tenants).await?) } else { Ok(Value::Null) }
+        if any {
+            Ok(reach.fetch_for_tenants(ApiRequest::get(path), &tenants).await?)
+        } else {
+            Ok(Value::Null)
+        }
     };
     Ok(StatusReport {
         approvals: of(&["approvals"], "/v1/approvals").await?,

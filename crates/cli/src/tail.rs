@@ -14,10 +14,12 @@ use steadfast::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::failure::CommandFailure;
-use crate::output::{self, TextStyle, ColourPainter};
-use crate::target::{ApiRequest, RunningGateway, ConnectionPurpose, PAGE, OperatorConnection, ConnectionOptions};
-use crate::views::{self, number, text};
+use crate::output::{self, ColourPainter, TextStyle};
 use crate::state::runtime;
+use crate::target::{
+    ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, PAGE, RunningGateway,
+};
+use crate::views::{self, number, text};
 use crate::{now, shutdown};
 
 #[derive(Args, Debug)]
@@ -269,12 +271,21 @@ impl<'o> TailOutput<'o> {
     /// Formats the end of a call from a gateway event.
     fn end(&self, event: &Value) -> String {
         let replayed = event.get("fromCache").and_then(Value::as_bool).unwrap_or_default();
-        let how = CallEndSummary { status: text(event, "/status"), code: text(event, "/errorCode"), replayed };
+        let how =
+            CallEndSummary { status: text(event, "/status"), code: text(event, "/errorCode"), replayed };
         let (took, attempts) = (number(event, "/elapsedMs"), number(event, "/attempt"));
         self.line(&at(event), &how, &tool_of(event), took, attempts, event)
     }
 
-    fn line(&self, at: &str, how: &CallEndSummary, tool: &str, took: u64, attempts: u64, said: &Value) -> String {
+    fn line(
+        &self,
+        at: &str,
+        how: &CallEndSummary,
+        tool: &str,
+        took: u64,
+        attempts: u64,
+        said: &Value,
+    ) -> String {
         let (look, word) = how.said();
         let mut notes = Vec::new();
         if attempts > 1 {
@@ -438,11 +449,17 @@ mod tests {
         assert!(known.record_gateway_call(name(), 0), "the gateway is quicker");
         assert!(known.is_new(&name(), 1, 0) && !known.record_history_call(name(), 0));
         assert!(!known.is_new(&name(), 1, 0), "the history shows it again and again");
-        assert!(known.is_new(&name(), 2, 0) && known.record_history_call(name(), 0), "the history is quicker");
+        assert!(
+            known.is_new(&name(), 2, 0) && known.record_history_call(name(), 0),
+            "the history is quicker"
+        );
         assert!(!known.record_gateway_call(name(), 0));
         assert!(known.record_gateway_call(name(), 0), "another call of the same name");
         known.tidy(2 * BACK);
-        assert!(known.is_new(&name(), 1, 0) && known.record_history_call(name(), 0), "nothing is kept for ever");
+        assert!(
+            known.is_new(&name(), 1, 0) && known.record_history_call(name(), 0),
+            "nothing is kept for ever"
+        );
     }
 
     #[test]

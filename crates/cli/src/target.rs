@@ -14,9 +14,11 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::Value;
 use steadfast::redact::Redacted;
-use steadfast::{CallFacts, Config, LogOutput, StartupPlan, Recording, Steadfast, StoreKind, Timestamp};
+use steadfast::{CallFacts, Config, LogOutput, Recording, StartupPlan, Steadfast, StoreKind, Timestamp};
 use steadfast_api::{AccessRules, AdminToken, Api};
-use steadfast_mcp::http::upstream::{OriginRequest, SseStream, HttpOrigin, HttpUpstreamSettings, RequestProgress};
+use steadfast_mcp::http::upstream::{
+    HttpOrigin, HttpUpstreamSettings, OriginRequest, RequestProgress, SseStream,
+};
 
 use crate::admin_token;
 use crate::failure::CommandFailure;
@@ -151,7 +153,9 @@ impl From<RequestError> for CommandFailure {
                     admin_token::VARIABLE
                 ))
             }
-            RequestError::Answer { message, .. } | RequestError::NoResponse(message) => Self::Environment(message),
+            RequestError::Answer { message, .. } | RequestError::NoResponse(message) => {
+                Self::Environment(message)
+            }
         }
     }
 }
@@ -178,7 +182,10 @@ pub(crate) fn is_gateway_running(ways: &ConnectionOptions) -> bool {
 
 impl OperatorConnection {
     /// Connects to the gateway that was named, to the youngest that runs, or to the store.
-    pub(crate) async fn find(ways: &ConnectionOptions, need: ConnectionPurpose) -> Result<Self, CommandFailure> {
+    pub(crate) async fn find(
+        ways: &ConnectionOptions,
+        need: ConnectionPurpose,
+    ) -> Result<Self, CommandFailure> {
         let config = ways.chosen.load()?;
         let folder = gateways::folder(&config);
         let running = folder.as_deref().map(gateways::running).unwrap_or_default();
@@ -213,7 +220,12 @@ impl OperatorConnection {
         let (mut answering, mut silent) = (Vec::new(), Vec::new());
         for announced in running {
             let gateway = RunningGateway::announced(announced, token.clone())?;
-            match output::wait_with_spinner(&format!("asking the gateway at {}", gateway.name), gateway.greet()).await {
+            match output::wait_with_spinner(
+                &format!("asking the gateway at {}", gateway.name),
+                gateway.greet(),
+            )
+            .await
+            {
                 true => answering.push(Arc::new(gateway)),
                 false => {
                     output::print_message(&format!("note: the gateway at {} does not answer", gateway.name));
@@ -243,7 +255,11 @@ impl OperatorConnection {
     }
 
     /// Opens the store.
-    async fn open_store(ways: &ConnectionOptions, config: &Config, need: ConnectionPurpose) -> Result<Self, CommandFailure> {
+    async fn open_store(
+        ways: &ConnectionOptions,
+        config: &Config,
+        need: ConnectionPurpose,
+    ) -> Result<Self, CommandFailure> {
         let plan = StartupPlan::of(config)?;
         if !plan.is_shared() {
             return Err(CommandFailure::Usage(
@@ -255,14 +271,16 @@ impl OperatorConnection {
         let is_there =
             settings.kind != StoreKind::Sqlite || settings.path.as_deref().is_none_or(Path::exists);
         let is_untouched = !is_there && need == ConnectionPurpose::ExistingState;
-        let mut opening = Steadfast::builder(ways.chosen.sources()).logging(LogOutput::Disabled).maintenance_only();
+        let mut opening =
+            Steadfast::builder(ways.chosen.sources()).logging(LogOutput::Disabled).maintenance_only();
         if is_untouched {
             opening = opening.set("store.kind", "memory");
         }
         let steadfast = output::wait_with_spinner("opening the store", opening.open()).await?;
         let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes)
-            .map_err(|error| CommandFailure::Environment(format!("no random numbers are available: {error}")))?;
+        getrandom::fill(&mut bytes).map_err(|error| {
+            CommandFailure::Environment(format!("no random numbers are available: {error}"))
+        })?;
         let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let access = AccessRules { admin: AdminToken::new(&token), ..AccessRules::default() };
         let api = Api::new(steadfast.clone(), access);
@@ -294,7 +312,9 @@ impl OperatorConnection {
         }
         match &self.way {
             ConnectionTarget::Gateway(gateway) => gateway.ask(ask).await,
-            ConnectionTarget::Store(held) => output::wait_with_spinner("reading the store", held.ask(ask)).await,
+            ConnectionTarget::Store(held) => {
+                output::wait_with_spinner("reading the store", held.ask(ask)).await
+            }
         }
     }
 
@@ -304,7 +324,9 @@ impl OperatorConnection {
             ConnectionTarget::Store(held) => {
                 let reading = Recording::read(&**held.steadfast.store(), since, usize::MAX);
                 let read = output::wait_with_spinner("reading the history", reading).await;
-                read.map_err(|error| CommandFailure::Environment(format!("the history cannot be read: {error}")))
+                read.map_err(|error| {
+                    CommandFailure::Environment(format!("the history cannot be read: {error}"))
+                })
             }
             ConnectionTarget::Gateway(_) => {
                 let since = since.as_millis().to_string();
@@ -344,7 +366,11 @@ impl OperatorConnection {
 
     /// Requests a list that the API returns for one tenant at a time. Returns one response in which each row names its
     /// tenant.
-    pub(crate) async fn fetch_for_tenants(&self, ask: ApiRequest, tenants: &TenantNames) -> Result<Value, RequestError> {
+    pub(crate) async fn fetch_for_tenants(
+        &self,
+        ask: ApiRequest,
+        tenants: &TenantNames,
+    ) -> Result<Value, RequestError> {
         let mut whole = None;
         for tenant in tenants {
             let mut part = self.fetch_all(ask.clone().with("tenant", tenant.as_deref())).await?;
@@ -361,7 +387,8 @@ impl OperatorConnection {
 
     /// Returns a gateway that may be the intended one but does not respond.
     fn unresponsive_gateway(&self) -> Option<&RunningGateway> {
-        let is_another = |gateway: &&RunningGateway| self.gateway().is_none() || gateway.store() != self.store;
+        let is_another =
+            |gateway: &&RunningGateway| self.gateway().is_none() || gateway.store() != self.store;
         self.silent.iter().find(is_another)
     }
 
@@ -418,7 +445,10 @@ const GREETING: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl RunningGateway {
-    fn announced(announced: AnnouncedGateway, token: Option<Redacted<String>>) -> Result<Self, CommandFailure> {
+    fn announced(
+        announced: AnnouncedGateway,
+        token: Option<Redacted<String>>,
+    ) -> Result<Self, CommandFailure> {
         let name = announced.near().to_string();
         let origin = origin(&format!("http://{name}"))?;
         Ok(Self { announced: Some(announced), name, origin, token })
@@ -468,7 +498,8 @@ impl RunningGateway {
             headers: HeaderMap::new(),
             body: Bytes::new(),
         };
-        let greeted = tokio::time::timeout(GREETING, self.origin.send(asked, &RequestProgress::default())).await;
+        let greeted =
+            tokio::time::timeout(GREETING, self.origin.send(asked, &RequestProgress::default())).await;
         matches!(greeted, Ok(Ok(replied)) if replied.status.is_success())
     }
 
@@ -488,9 +519,11 @@ impl RunningGateway {
     async fn exchange(&self, asked: OriginRequest) -> Result<Value, RequestError> {
         let under_way = RequestProgress::default();
         let waiting = tokio::time::timeout(PATIENCE, self.origin.send(asked, &under_way));
-        let replied = output::wait_with_spinner(&format!("asking the gateway at {}", self.name), waiting).await;
-        let silent =
-            |why: String| RequestError::NoResponse(format!("the gateway at {} does not answer: {why}", self.name));
+        let replied =
+            output::wait_with_spinner(&format!("asking the gateway at {}", self.name), waiting).await;
+        let silent = |why: String| {
+            RequestError::NoResponse(format!("the gateway at {} does not answer: {why}", self.name))
+        };
         match replied {
             Err(_) => Err(silent(format!("nothing for {} seconds", PATIENCE.as_secs()))),
             Ok(Err(failure)) => Err(silent(failure.fault().message)),
@@ -499,7 +532,11 @@ impl RunningGateway {
     }
 
     /// Returns events as they happen, starting after the event with this id.
-    pub(crate) async fn events(&self, ask: ApiRequest, after: Option<&str>) -> Result<SseStream, RequestError> {
+    pub(crate) async fn events(
+        &self,
+        ask: ApiRequest,
+        after: Option<&str>,
+    ) -> Result<SseStream, RequestError> {
         let mut asked = self.asked(ask)?;
         asked.headers.insert(http::header::ACCEPT, HeaderValue::from_static("text/event-stream"));
         if let Some(after) = after.and_then(|after| HeaderValue::from_str(after).ok()) {
@@ -548,14 +585,16 @@ impl LocalApi {
         let response = self.api.respond(request).await;
         let status = response.status();
         let body = response.into_body().collect().await;
-        let body = body.map_err(|error| RequestError::NoResponse(format!("the response ended early: {error}")))?;
+        let body =
+            body.map_err(|error| RequestError::NoResponse(format!("the response ended early: {error}")))?;
         read(status, &body.to_bytes())
     }
 }
 
 fn bearer(token: &str) -> Result<HeaderValue, RequestError> {
-    let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
-        .map_err(|_| RequestError::NoResponse("the admin token cannot be sent: it is not plain text".to_owned()))?;
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
+        RequestError::NoResponse("the admin token cannot be sent: it is not plain text".to_owned())
+    })?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -592,7 +631,11 @@ mod tests {
         let mut file = admin_token::private_file().open(folder.join("admin-token")).unwrap();
         std::io::Write::write_all(&mut file, b"secret-of-this-machine").unwrap();
         let path = folder.join("state.db").display().to_string();
-        let flag = steadfast::CommandLineFlag { name: "test".to_owned(), setting: "store.path".to_owned(), value: path };
+        let flag = steadfast::CommandLineFlag {
+            name: "test".to_owned(),
+            setting: "store.path".to_owned(),
+            value: path,
+        };
         let sources = steadfast::Sources { flags: vec![flag], ..steadfast::Sources::default() };
         let config = Config::load(&sources).unwrap();
         let announced = ["127.0.0.1:8080", "0.0.0.0:8081", "[::1]:8082"].map(|address| AnnouncedGateway {

@@ -11,8 +11,10 @@ use steadfast_api::queries::{TraceView, TurnView};
 use steadfast_core::millis;
 
 use crate::failure::CommandFailure;
-use crate::output::{self, TextStyle, ColourPainter, TextTable};
-use crate::target::{self, ApiRequest, ConnectionPurpose, OperatorConnection, RequestError, ConnectionOptions, encoded};
+use crate::output::{self, ColourPainter, TextStyle, TextTable};
+use crate::target::{
+    self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, RequestError, encoded,
+};
 use crate::waterfall::{self, Canvas};
 use crate::{now, views};
 
@@ -58,7 +60,10 @@ async fn show(options: &Options, reach: &OperatorConnection, id: &str) -> Result
     } else {
         let story = read(&told).ok_or_else(unreadable)?;
         let columns = output::size().map_or(UNSEEN, |(columns, _)| columns);
-        output::print_data(&waterfall::draw(&story, Canvas { columns, now: now(), paint: ColourPainter::of_stdout() }));
+        output::print_data(&waterfall::draw(
+            &story,
+            Canvas { columns, now: now(), paint: ColourPainter::of_stdout() },
+        ));
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::approvals::TenantOptions;
 use crate::failure::CommandFailure;
 use crate::output;
-use crate::target::{self, ApiRequest, ConnectionPurpose, OperatorConnection, ConnectionOptions, encoded};
+use crate::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose, OperatorConnection, encoded};
 use crate::views;
 
 #[derive(Args, Debug)]
@@ -115,9 +115,14 @@ fn change(options: &Options, verb: &str) -> Result<TrustChangeResult, CommandFai
 }
 
 /// Suggests the tenant or name that was probably meant when this tenant does not have it.
-async fn hint(reach: &OperatorConnection, tenant: Option<&str>, wanted: &str) -> Result<Option<String>, CommandFailure> {
+async fn hint(
+    reach: &OperatorConnection,
+    tenant: Option<&str>,
+    wanted: &str,
+) -> Result<Option<String>, CommandFailure> {
     if tenant.is_none() {
-        let trust = reach.fetch_for_tenants(ApiRequest::get("/v1/trust"), &reach.tenants(None).await?).await?;
+        let trust =
+            reach.fetch_for_tenants(ApiRequest::get("/v1/trust"), &reach.tenants(None).await?).await?;
         let is_it = |one: &&Value| {
             let (namespace, tool) = (views::text(one, "/pluginName"), views::text(one, "/toolName"));
             [tool.clone(), format!("{namespace}/{tool}"), format!("domain:{}", views::text(one, "/domain"))]

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use crate::approvals::TenantOptions;
 use crate::failure::CommandFailure;
-use crate::output::{self, TextStyle, ColourPainter, TextTable};
-use crate::target::{self, ApiRequest, ConnectionPurpose, ConnectionOptions};
+use crate::output::{self, ColourPainter, TextStyle, TextTable};
 use crate::resolve::{NAME, observed};
+use crate::target::{self, ApiRequest, ConnectionOptions, ConnectionPurpose};
 use crate::views::TENANT;
 use crate::{now, views};
 
@@ -23,7 +23,9 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let ask = ApiRequest::get("/v1/records").with("open", Some("true"));
     let ask = ask.with("tenant", options.whose.tenant.as_deref());
-    let open = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| Ok(reach.fetch_all(ask).await?))?;
+    let open = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
+        Ok(reach.fetch_all(ask).await?)
+    })?;
     let is_unknown = |record: &&Value| views::text(record, "/state") == "unknown";
     let mut unknown: Vec<_> = views::list(&open, "/records").iter().filter(is_unknown).collect();
     unknown.sort_by_key(|record| views::number(record, "/arrivedAtMs"));

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use steadfast::id::{Digest, Namespace};
 use steadfast::redact::{self, Redacted};
-use steadfast::{Config, Isolation, ServerTarget, ServerSettings};
+use steadfast::{Config, Isolation, ServerSettings, ServerTarget};
 use steadfast_core::restart::RestartPolicy;
 use steadfast_core::server_name::{ServerIdentity, without_version};
-use steadfast_gateway::{Backend, ConfiguredServer, ServerSharing, BackendFactory, namespace_of, namespace_of_url};
+use steadfast_gateway::{
+    Backend, BackendFactory, ConfiguredServer, ServerSharing, namespace_of, namespace_of_url,
+};
 use steadfast_mcp::http::upstream;
 use steadfast_process::{Environment, Launch, Leash, StopTimeouts, Supervisor};
 
@@ -65,9 +67,9 @@ const LONGEST_COMMAND: usize = 200;
 
 /// Returns how to start the server of this command.
 pub(crate) fn launch_of_command(command: &[OsString]) -> Result<Launch, CommandFailure> {
-    let (program, args) = command
-        .split_first()
-        .ok_or_else(|| CommandFailure::Usage("say which server: steadfast wrap -- COMMAND ARGUMENTS".to_owned()))?;
+    let (program, args) = command.split_first().ok_or_else(|| {
+        CommandFailure::Usage("say which server: steadfast wrap -- COMMAND ARGUMENTS".to_owned())
+    })?;
     Ok(Launch {
         program: program.clone(),
         args: args.to_vec(),
@@ -111,7 +113,8 @@ pub(crate) fn of_url(
 /// Returns a server of the configuration. It gets only the variables that every program needs, not the rest of the
 /// environment.
 pub(crate) fn of_config(server: &ServerSettings) -> Result<ConfiguredServer, CommandFailure> {
-    let wrong = |why: String| CommandFailure::Configuration(format!("error: [servers.{}]: {why}", server.name));
+    let wrong =
+        |why: String| CommandFailure::Configuration(format!("error: [servers.{}]: {why}", server.name));
     let (sharing, identity, start): (_, _, BackendFactory) = match &server.reach {
         ServerTarget::Command { isolation, .. } => {
             let launch = launch_of_config(server).ok_or_else(|| wrong("the command is empty".to_owned()))?;
@@ -202,8 +205,9 @@ pub(crate) fn child(launch: Launch, leash: Leash, policy: RestartPolicy) -> Back
 }
 
 pub(crate) fn leash() -> Result<Leash, CommandFailure> {
-    Leash::of_this_program()
-        .map_err(|error| CommandFailure::Environment(format!("this program cannot determine its own path: {error}")))
+    Leash::of_this_program().map_err(|error| {
+        CommandFailure::Environment(format!("this program cannot determine its own path: {error}"))
+    })
 }
 
 pub(crate) fn parse_headers(headers: &[String]) -> Result<HeaderMap, CommandFailure> {
@@ -212,7 +216,9 @@ pub(crate) fn parse_headers(headers: &[String]) -> Result<HeaderMap, CommandFail
         // The value may be a secret, and text without a colon may be nothing but the secret, so the message does not
         // contain it.
         let Some((name, value)) = text.split_once(':') else {
-            return Err(CommandFailure::Usage("`--header`: write NAME: VALUE, with a colon between".to_owned()));
+            return Err(CommandFailure::Usage(
+                "`--header`: write NAME: VALUE, with a colon between".to_owned(),
+            ));
         };
         let wrong = |why: String| CommandFailure::Usage(format!("`--header {}`: {why}", name.trim()));
         let value = filled(value.trim()).map_err(|missing| wrong(format!("{missing} is not set")))?;

@@ -162,7 +162,8 @@ pub(crate) fn trust(seen: &Value, now: u64) -> TextTable {
         let since = since.into_iter().find(|since| !since.is_empty()).unwrap_or_default();
         let reason = text(one, "/escalationReason");
         let ends = way_back(one, &state, now);
-        let cells = [(TextStyle::Bold, who), tenant(one), (look, state), plain(since), plain(reason), plain(ends)];
+        let cells =
+            [(TextStyle::Bold, who), tenant(one), (look, state), plain(since), plain(reason), plain(ends)];
         table.row(cells);
     }
     table.unless_empty(TENANT)
@@ -220,7 +221,10 @@ pub(crate) fn stopped(seen: &Value, now: u64) -> TextTable {
 }
 
 /// Returns all known tools.
-pub(crate) async fn known_tools(reach: &OperatorConnection, tenant: Option<&str>) -> Result<Vec<String>, CommandFailure> {
+pub(crate) async fn known_tools(
+    reach: &OperatorConnection,
+    tenant: Option<&str>,
+) -> Result<Vec<String>, CommandFailure> {
     let tools = reach.fetch_all(ApiRequest::get("/v1/tools").with("tenant", tenant)).await?;
     let trust = reach.fetch_all(ApiRequest::get("/v1/trust").with("tenant", tenant)).await?;
     let of_trust = list(&trust, "/trust").iter().filter_map(|one| {

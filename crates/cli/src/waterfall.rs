@@ -8,10 +8,10 @@ use steadfast::Timestamp;
 use steadfast_api::queries::{EventView, SpanView, TraceView, TurnView};
 use steadfast_core::id::ToolCallId;
 use steadfast_core::millis;
-use steadfast_core::turn::trace::{TraceEventType, SpanId};
+use steadfast_core::turn::trace::{SpanId, TraceEventType};
 use steadfast_core::turn::{FailureStrategy, TurnStatus};
 
-use crate::output::{TextStyle, ColourPainter, clean, short};
+use crate::output::{ColourPainter, TextStyle, clean, short};
 
 /// Width and current time of a drawing.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,10 @@ fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
     }
     let tenant = turn.tenant.as_ref().map(|tenant| format!(" · tenant {}", clean(tenant.as_str())));
     let about = format!("trace {} · session {}", turn.trace_id, clean(turn.session.as_str()));
-    lines.push(format!("  {}", paint.paint(TextStyle::Dim, &format!("{about}{}", tenant.unwrap_or_default()))));
+    lines.push(format!(
+        "  {}",
+        paint.paint(TextStyle::Dim, &format!("{about}{}", tenant.unwrap_or_default()))
+    ));
     lines
 }
 
@@ -326,7 +329,9 @@ impl Submission<'_> {
             0 => {}
             _ if !self.is_open => {}
             1 => lines.push(paint.paint(TextStyle::Dim, "    1 call has not begun")),
-            waiting => lines.push(paint.paint(TextStyle::Dim, &format!("    {waiting} calls have not begun"))),
+            waiting => {
+                lines.push(paint.paint(TextStyle::Dim, &format!("    {waiting} calls have not begun")))
+            }
         }
     }
 
@@ -375,11 +380,13 @@ impl Submission<'_> {
         for event in &self.events {
             let offset = format!("+{}", lasted(millis(event.timestamp.since(self.began))));
             let (look, sign) = match event.event_type {
-                TraceEventType::ToolError | TraceEventType::ToolTimeout | TraceEventType::TurnTimeout => (TextStyle::Bad, "✖"),
-                TraceEventType::ToolSucceeded | TraceEventType::CallRestored => (TextStyle::Good, "●"),
-                TraceEventType::ToolSkipped | TraceEventType::ToolCancelled | TraceEventType::TurnCancelled => {
-                    (TextStyle::Warn, "○")
+                TraceEventType::ToolError | TraceEventType::ToolTimeout | TraceEventType::TurnTimeout => {
+                    (TextStyle::Bad, "✖")
                 }
+                TraceEventType::ToolSucceeded | TraceEventType::CallRestored => (TextStyle::Good, "●"),
+                TraceEventType::ToolSkipped
+                | TraceEventType::ToolCancelled
+                | TraceEventType::TurnCancelled => (TextStyle::Warn, "○"),
                 TraceEventType::ToolRetry => (TextStyle::Warn, "↻"),
                 TraceEventType::TurnStarted
                 | TraceEventType::ToolStarted
@@ -610,7 +617,8 @@ mod tests {
     }
 
     fn drawn(story: &TraceView, columns: usize, now: u64) -> String {
-        let canvas = Canvas { columns, now: Timestamp::from_millis(BEGAN + now), paint: ColourPainter(false) };
+        let canvas =
+            Canvas { columns, now: Timestamp::from_millis(BEGAN + now), paint: ColourPainter(false) };
         draw(story, canvas)
     }
 

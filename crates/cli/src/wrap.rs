@@ -8,18 +8,20 @@ use std::time::Duration;
 use clap::Args;
 use steadfast::id::Namespace;
 use steadfast::{CommandLineFlag, Sources};
-use steadfast_gateway::{ConfiguredServer, ClientIdentity, StdioClient, wrap};
+use steadfast_gateway::{ClientIdentity, ConfiguredServer, StdioClient, wrap};
 
 use crate::access::AcceptedTokens;
-use crate::upstream::{self, ServerAddress};
 use crate::failure::CommandFailure;
-use crate::listener::{self, HostOptions, ListeningGateway, own_tools, stdio_large_results, runtime, stdio_runtime};
+use crate::listener::{
+    self, HostOptions, ListeningGateway, own_tools, runtime, stdio_large_results, stdio_runtime,
+};
 use crate::output;
 use crate::preflight::{self, Frontend, Upstreams};
-use crate::sources::{self, ConfigFileOptions};
-use crate::shutdown;
-use crate::streams;
 use crate::process_metrics::watched;
+use crate::shutdown;
+use crate::sources::{self, ConfigFileOptions};
+use crate::streams;
+use crate::upstream::{self, ServerAddress};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -133,7 +135,9 @@ fn server(options: &Options) -> Result<ConfiguredServer, CommandFailure> {
                     )),
                     false => Ok(name),
                 })
-                .map_err(|error| CommandFailure::Usage(format!("a server cannot be called `{name}`: {error}")))?,
+                .map_err(|error| {
+                    CommandFailure::Usage(format!("a server cannot be called `{name}`: {error}"))
+                })?,
         ),
         None => None,
     };
@@ -153,8 +157,8 @@ fn address(options: &Options) -> Result<Option<ServerAddress>, CommandFailure> {
         })),
         (None, Some(variable)) => {
             let flag = format!("--url-env {variable}");
-            let url =
-                env::var(variable).map_err(|_| CommandFailure::Usage(format!("`{flag}`: {variable} is not set")))?;
+            let url = env::var(variable)
+                .map_err(|_| CommandFailure::Usage(format!("`{flag}`: {variable} is not set")))?;
             Ok(Some(ServerAddress { shown: flag.clone(), flag, url }))
         }
         (None, None) => Ok(None),

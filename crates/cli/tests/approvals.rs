@@ -20,9 +20,10 @@ use steadfast::approval::ApprovalChannel;
 use steadfast::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast::code::Code;
 use steadfast::envelope::CallEnvelope;
-use steadfast::policy::{ApprovalTrigger, EnforcementMode, ToolPolicy, ToolClass};
+use steadfast::policy::{ApprovalTrigger, EnforcementMode, ToolClass, ToolPolicy};
 use steadfast::{
-    ToolResult, Attempt, CallOptions, CallResponse, Engine, RecordPage, RecordFilter, SqliteOptions, SqliteStore, call, output,
+    Attempt, CallOptions, CallResponse, Engine, RecordFilter, RecordPage, SqliteOptions, SqliteStore,
+    ToolResult, call, output,
 };
 use steadfast_core::policy::PolicyProfile;
 
@@ -219,8 +220,9 @@ async fn rp_13_a_tool_that_lost_its_trust_is_forgiven() {
     let engine = home.engine(policy).await;
     for number in 0..3 {
         let wanted = call("bank", "pay").params(&json!({ "n": number })).envelope().unwrap();
-        let fails =
-            async |_: Attempt| -> ToolResult { Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into()) };
+        let fails = async |_: Attempt| -> ToolResult {
+            Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+        };
         engine.call(wanted, fails).await;
     }
     assert_eq!(code(&pay(&engine, "ann", None).await), Some(Code::ApprovalRequired));

@@ -17,12 +17,12 @@ use std::process::{Command, Stdio};
 
 use steadfast_testkit::redis::RedisServer;
 
-use crate::folder::Folder;
+use crate::folder::CliTestFolder;
 use crate::waiting::{ChildGuard, wait};
 
 /// A folder that is the home and the working folder of one test.
 struct CheckTestHome {
-    folder: Folder,
+    folder: CliTestFolder,
 }
 
 /// Result of a command.
@@ -34,7 +34,7 @@ struct CheckRun {
 
 impl CheckTestHome {
     fn new(test: &str) -> Self {
-        Self { folder: Folder::new(&format!("check_{test}")) }
+        Self { folder: CliTestFolder::new(&format!("check_{test}")) }
     }
 
     /// Creates a home whose configuration has this in `[store]`.
@@ -509,7 +509,8 @@ fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
         ),
     );
     let explain = || {
-        let CheckRun { code, out, err } = home.run(&["config", "explain", "bank/balance", "--setting", "class"]);
+        let CheckRun { code, out, err } =
+            home.run(&["config", "explain", "bank/balance", "--setting", "class"]);
         assert_eq!(code, 0, "{err}");
         out
     };
@@ -587,7 +588,8 @@ fn a_foreign_file_is_imported_with_notes() {
 
 #[test]
 fn a_named_file_that_is_missing_is_a_configuration_error() {
-    let CheckRun { code, err, .. } = CheckTestHome::new("missing").run(&["check", "--config", "nowhere.toml"]);
+    let CheckRun { code, err, .. } =
+        CheckTestHome::new("missing").run(&["check", "--config", "nowhere.toml"]);
     assert_eq!(code, 2);
     assert!(err.contains("nowhere.toml does not exist"), "{err}");
 }
@@ -662,10 +664,12 @@ fn a_wrong_redis_password_is_reported_with_advice_and_never_shown() {
             server.port()
         )
     };
-    let CheckRun { code, err, .. } = CheckTestHome::with_store("redis-wrong", &url("hunter2")).run(&["check", "--open"]);
+    let CheckRun { code, err, .. } =
+        CheckTestHome::with_store("redis-wrong", &url("hunter2")).run(&["check", "--open"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("password") && !err.contains("hunter2"), "{err}");
-    let CheckRun { code, out, err } = CheckTestHome::with_store("redis-right", &url("correct")).run(&["check", "--open"]);
+    let CheckRun { code, out, err } =
+        CheckTestHome::with_store("redis-right", &url("correct")).run(&["check", "--open"]);
     assert_eq!((code, err.as_str()), (0, NO_SERVER));
     assert!(out.contains("redis at 127.0.0.1") && !out.contains("correct\n"), "{out}");
 }

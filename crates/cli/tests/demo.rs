@@ -16,12 +16,12 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::folder::Folder;
-use crate::waiting::{Running, wait};
+use crate::folder::CliTestFolder;
+use crate::waiting::{ChildGuard, wait};
 
 /// A folder for temporary files of one test. Its name is in the environment of every process of the demo.
 struct DemoFolder {
-    folder: Folder,
+    folder: CliTestFolder,
 }
 
 struct DemoRun {
@@ -32,7 +32,7 @@ struct DemoRun {
 
 impl DemoFolder {
     fn new(test: &str) -> Self {
-        Self { folder: Folder::new(&format!("demo_{test}")) }
+        Self { folder: CliTestFolder::new(&format!("demo_{test}")) }
     }
 
     /// Returns the demo command with nothing in its environment except the temporary folder: no home, no terminal.
@@ -151,7 +151,7 @@ const TRIES: u32 = 10;
 /// Returns true if the demo was interrupted before its end. Asserts that nothing is left of it in both cases.
 fn interrupted(signal: &str, until: &str) -> bool {
     let place = DemoFolder::new(&format!("interrupted{signal}"));
-    let mut demo = Running(place.demo(&["--once"]).stdout(Stdio::piped()).spawn().unwrap());
+    let mut demo = ChildGuard(place.demo(&["--once"]).stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.starts_with(until)));
     if Path::new("/proc/self/environ").exists() {

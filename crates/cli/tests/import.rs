@@ -14,14 +14,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::folder::Folder;
+use crate::folder::CliTestFolder;
 
 /// The whole path of the program. In these homes it is not found by name.
 const US: &str = env!("CARGO_BIN_EXE_steadfast");
 
 /// A folder that is the home of one test. Its folder `project` is the working folder.
 struct ImportTestHome {
-    folder: Folder,
+    folder: CliTestFolder,
 }
 
 /// Result of a command.
@@ -33,7 +33,7 @@ struct ImportRun {
 
 impl ImportTestHome {
     fn new(test: &str) -> Self {
-        let folder = Folder::new(&format!("import_{test}"));
+        let folder = CliTestFolder::new(&format!("import_{test}"));
         fs::create_dir_all(folder.join("project")).unwrap();
         Self { folder }
     }

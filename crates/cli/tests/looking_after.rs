@@ -24,21 +24,22 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use steadfast::classify::{AttemptFault, FaultSource};
-use steadfast::policy::{ApprovalTrigger, EnforcementMode, ToolPolicy, ToolClass};
+use steadfast::policy::{ApprovalTrigger, EnforcementMode, ToolClass, ToolPolicy};
 use steadfast::{
-    ToolResult, Attempt, OperatorIdentity, Engine, SqliteOptions, SqliteStore, Steadfast, BreakerOverride, OperatorSurface, call, output,
+    Attempt, BreakerOverride, Engine, OperatorIdentity, OperatorSurface, SqliteOptions, SqliteStore,
+    Steadfast, ToolResult, call, output,
 };
 use steadfast_core::policy::PolicyProfile;
 
-use crate::folder::Folder;
-use crate::waiting::{Running, wait};
+use crate::folder::CliTestFolder;
+use crate::waiting::{ChildGuard, wait};
 
 /// A folder with a configuration and its store.
-struct OperatorTestHome(Folder);
+struct OperatorTestHome(CliTestFolder);
 
 /// A running gateway, which is ended on drop.
 struct OperatorTestGateway {
-    child: Running,
+    child: ChildGuard,
     address: String,
 }
 
@@ -46,7 +47,7 @@ const SECRET: &str = "hunter2hunter2";
 
 impl OperatorTestHome {
     fn new(test: &str) -> Self {
-        let home = Self(Folder::new(&format!("looking_{test}")));
+        let home = Self(CliTestFolder::new(&format!("looking_{test}")));
         home.configure("");
         home
     }
@@ -140,7 +141,7 @@ impl OperatorTestHome {
 impl OperatorTestGateway {
     fn started(command: &mut Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = Running(command.spawn().unwrap());
+        let mut child = ChildGuard(command.spawn().unwrap());
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut lines = lines.map(|line| line.unwrap());
         let said =
@@ -235,16 +236,18 @@ async fn pay(engine: &Engine, to: &str) {
 async fn fail(engine: &Engine, times: u32) {
     for number in 0..times {
         let wanted = call("bank", "fails").params(&json!({ "n": number })).envelope().unwrap();
-        let fails =
-            async |_: Attempt| -> ToolResult { Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into()) };
+        let fails = async |_: Attempt| -> ToolResult {
+            Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+        };
         engine.call(wanted, fails).await;
     }
 }
 
 /// Returns the gateway's own response.
 async fn answered(gateway: &OperatorTestGateway, path: &str) -> Value {
-    use steadfast_mcp::http::upstream::{OriginRequest, HttpOrigin, HttpUpstreamSettings, RequestProgress};
-    let origin = HttpOrigin::new(&format!("http://{}", gateway.address), HttpUpstreamSettings::default()).unwrap();
+    use steadfast_mcp::http::upstream::{HttpOrigin, HttpUpstreamSettings, OriginRequest, RequestProgress};
+    let origin =
+        HttpOrigin::new(&format!("http://{}", gateway.address), HttpUpstreamSettings::default()).unwrap();
     let asked = OriginRequest {
         method: http::Method::GET,
         target: path.parse().unwrap(),
@@ -385,8 +388,9 @@ async fn a_list_that_is_longer_than_a_page_is_shown_to_its_end() {
     for number in 0..1001 {
         let (engine, key) = (engine.clone(), format!("dependency:host-{number}").parse().unwrap());
         let by = OperatorIdentity::new("ann", OperatorSurface::Library);
-        opening
-            .spawn(async move { engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await });
+        opening.spawn(async move {
+            engine.update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await
+        });
     }
     opening.join_all().await;
     engine.shutdown(Duration::ZERO).await;
@@ -438,8 +442,10 @@ async fn calls_are_forgotten_by_key_session_and_tool() {
         for to in ["ann", "bob", "cyd"] {
             pay(&engine, to).await;
         }
-        let records =
-            engine.records(&Default::default(), steadfast::RecordPage { after: None, limit: 9 }).await.unwrap();
+        let records = engine
+            .records(&Default::default(), steadfast::RecordPage { after: None, limit: 9 })
+            .await
+            .unwrap();
         let key = records[1].key.0.to_hex();
         engine.shutdown(Duration::ZERO).await;
         let gateway = listens.then(|| home.gateway(&[]));
@@ -624,7 +630,7 @@ async fn calls_are_printed_as_they_happen() {
     for listens in [false, true] {
         let gateway = listens.then(|| home.gateway(&[]));
         let mut tail = home.command(&["tail", "-n", "0"]);
-        let mut tail = Running(tail.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        let mut tail = ChildGuard(tail.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         let mut said = BufReader::new(tail.stderr.take().unwrap()).lines();
         assert!(said.next().unwrap().unwrap().contains("following"));
         let engine = home.engine(plain()).await;
@@ -641,7 +647,7 @@ async fn calls_are_printed_as_they_happen() {
 fn a_watched_status_is_printed_when_it_changes() {
     let home = OperatorTestHome::new("watch");
     let mut watching = home.command(&["status", "--watch", "--json"]);
-    let mut watching = Running(watching.stdout(Stdio::piped()).spawn().unwrap());
+    let mut watching = ChildGuard(watching.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["verdict"], "fine");
@@ -891,7 +897,7 @@ fn a_watched_status_continues_after_a_missing_response() {
     });
     let address = stranger.address.to_string();
     let mut command = home.command(&["status", "--watch", "--json", "--gateway", &address]);
-    let mut watching = Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut watching = ChildGuard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let line = BufReader::new(watching.stdout.take().unwrap()).lines().next();
     let ended = watching.try_wait().unwrap();
     watching.kill().unwrap();

@@ -23,21 +23,21 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::folder::Folder;
-use crate::waiting::{Running, wait};
+use crate::folder::CliTestFolder;
+use crate::waiting::{ChildGuard, wait};
 
 /// A folder with a configuration.
-struct PlainToolTestHome(Folder);
+struct PlainToolTestHome(CliTestFolder);
 
 /// A running gateway.
 struct ServeProcess {
-    _child: Running,
+    _child: ChildGuard,
     address: String,
 }
 
 impl PlainToolTestHome {
     fn new(test: &str) -> Self {
-        Self(Folder::new(&format!("plain_tools_{test}")))
+        Self(CliTestFolder::new(&format!("plain_tools_{test}")))
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -60,7 +60,7 @@ impl PlainToolTestHome {
     fn serve(&self) -> ServeProcess {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
-        let mut child = Running(child.unwrap());
+        let mut child = ChildGuard(child.unwrap());
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
         let told = lines.find(|line| line.contains("/v1/calls")).unwrap();
         // Drains the output, so that the pipe does not fill.

@@ -15,19 +15,19 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::folder::Folder;
-use crate::waiting::{Running, wait};
+use crate::folder::CliTestFolder;
+use crate::waiting::{ChildGuard, wait};
 
 /// A folder with a configuration, its store, and a gateway.
 struct TraceTestHome {
     // Declared first, so that the gateway ends before its folder is removed.
-    gateway: Option<(Running, String)>,
-    folder: Folder,
+    gateway: Option<(ChildGuard, String)>,
+    folder: CliTestFolder,
 }
 
 impl TraceTestHome {
     fn new(test: &str) -> Self {
-        let folder = Folder::new(&format!("trace_{test}"));
+        let folder = CliTestFolder::new(&format!("trace_{test}"));
         let say = |tool: &str, script: &str| {
             format!("[command_tools.{tool}]\ncommand = [\"sh\", \"-c\", {script:?}]\n")
         };
@@ -66,7 +66,7 @@ impl TraceTestHome {
     fn start(&mut self) {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = Running(command.spawn().unwrap());
+        let mut child = ChildGuard(command.spawn().unwrap());
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| line.unwrap());
         let address = lines.find(|line| line.contains("/v1/calls"));
         // Drains the output, so that the pipe does not fill.

@@ -8,24 +8,24 @@ use steadfast_core::id::{ActorId, Domain, Namespace, ToolName};
 use steadfast_core::policy::ToolClass;
 
 use crate::diagnostics::{ConfigErrors, ConfigProblem, Section, nearest};
-use crate::document::{self, SourceLayer, NamedLayer, SECRET_VARIABLES};
+use crate::document::{self, NamedLayer, SECRET_VARIABLES, SourceLayer};
 use crate::global::{self, GlobalSettings, StoreKind};
 use crate::import::{self, ImportedConfig};
+use crate::location::{SettingPosition, SourceLocation, SourceText};
 use crate::node::{self, ConfigTable};
-use crate::webhook::{Webhook, WebhookDraft};
-use crate::location::{SourceLocation, SourceText, SettingPosition};
 use crate::policy::{self, CLASS, contradictions};
 use crate::resolve::PolicyCache;
 use crate::rule::{Rule, RuleSet, Selector};
 use crate::server::{self, IncompleteServer, ServerSettings};
 use crate::setting::{ReadContext, SourceFormat};
-use crate::sources::{FileContents, InlineJson, Sources, PolicyStart};
+use crate::sources::{FileContents, InlineJson, PolicyStart, Sources};
 use crate::switch::{self, Switches};
 use crate::token::{InvalidToken, Token, TokenDraft};
 use crate::tool::{
     COMMAND_NAMESPACE, CommandDraft, CommandToolSettings, HTTP_NAMESPACE, HttpDraft, HttpToolSettings,
     MissingSetting,
 };
+use crate::webhook::{Webhook, WebhookDraft};
 
 /// The embedded defaults: every setting with its meaning. This is the lowest layer.
 pub const DEFAULTS: &str = include_str!("../defaults.toml");
@@ -172,7 +172,11 @@ impl Config {
         let written = &self.parts.global_written;
         let of = |(index, setting): (usize, &crate::setting::Setting<GlobalSettings>)| {
             let (_, at) = written.iter().rev().find(|(written, _)| *written == index)?;
-            Some(ShownSetting { setting: setting.path, value: setting.show(&self.parts.global)?, at: at.clone() })
+            Some(ShownSetting {
+                setting: setting.path,
+                value: setting.show(&self.parts.global)?,
+                at: at.clone(),
+            })
         };
         global::settings().iter().enumerate().filter_map(of).collect()
     }
@@ -311,7 +315,10 @@ impl<'s> LayerReader<'s> {
             self.keep(problems);
         }
         let parts = Arc::new(ConfigParts { notes: self.notes, ..parts });
-        (Config { parts, switches, cache: PolicyCache::default() }, ConfigErrors::of(self.problems, self.unread))
+        (
+            Config { parts, switches, cache: PolicyCache::default() },
+            ConfigErrors::of(self.problems, self.unread),
+        )
     }
 
     fn join_global(&mut self, layers: &[SourceLayer]) -> (GlobalSettings, Vec<(usize, SettingPosition)>) {
@@ -362,7 +369,8 @@ impl<'s> LayerReader<'s> {
 
     fn join_servers(&mut self, layers: &[SourceLayer]) -> BTreeMap<Namespace, ServerSettings> {
         let mut servers = BTreeMap::new();
-        for (name, JoinedEntry { draft, place, written, is_sound }) in joined(layers, |layer| &layer.servers) {
+        for (name, JoinedEntry { draft, place, written, is_sound }) in joined(layers, |layer| &layer.servers)
+        {
             match draft.finish(name.clone()) {
                 Ok(server) => drop(servers.insert(name, server)),
                 // A command that could not be read was already reported.

@@ -8,7 +8,7 @@ use std::fmt;
 
 use steadfast_core::redact;
 
-use crate::location::{SourceLocation, SourceText, SettingPosition};
+use crate::location::{SettingPosition, SourceLocation, SourceText};
 
 /// Maximum number of problems that are printed. A file of the wrong kind would fill the screen otherwise.
 const MOST_SHOWN: usize = 50;
@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn a_caret_is_below_the_offending_text() {
         let source = SourceText::new("steadfast.toml", "[retry]\nattemps = 3\n");
-        let problem =
-            ConfigProblem::new(&SourceLocation::File(source, 8..15), "`attemps` is not known").help("did you mean?");
+        let problem = ConfigProblem::new(&SourceLocation::File(source, 8..15), "`attemps` is not known")
+            .help("did you mean?");
         assert_eq!(
             problem.to_string(),
             "error: `attemps` is not known\n  --> steadfast.toml:2:1\n   |\n 2 | attemps = 3\n   | ^^^^^^^\n\

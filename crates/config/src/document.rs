@@ -9,16 +9,16 @@ use toml::de::DeTable;
 use crate::diagnostics::{ConfigProblem, Section, nearest};
 use crate::global::{self, GlobalSettings};
 use crate::kind::NameKind;
-use crate::node::{TableEntry, ConfigNode, RawNode, ConfigTable};
-use crate::webhook::{self, WebhookDraft};
 use crate::location::SourceLocation;
+use crate::node::{ConfigNode, ConfigTable, RawNode, TableEntry};
 use crate::policy::{self, PolicyDraft, classes};
 use crate::rule::{Rule, Selector};
 use crate::server::{self, ServerDraft};
-use crate::setting::{ReadContext, SettingScope, Setting, WrittenSetting, first_part, list, read_table};
+use crate::setting::{ReadContext, Setting, SettingScope, WrittenSetting, first_part, list, read_table};
 use crate::sources::{CONFIG_VARIABLE, CommandLineFlag};
 use crate::token::{self, TokenDraft};
 use crate::tool::{self, CommandDraft, HttpDraft};
+use crate::webhook::{self, WebhookDraft};
 
 /// The settings of one source.
 #[derive(Default)]
@@ -154,7 +154,12 @@ pub(crate) fn read(root: &ConfigTable, cx: &mut ReadContext<'_>) -> SourceLayer 
     layer
 }
 
-fn read_rule(selector: Selector, table: &ConfigTable, entry: Option<&TableEntry>, cx: &mut ReadContext<'_>) -> Rule {
+fn read_rule(
+    selector: Selector,
+    table: &ConfigTable,
+    entry: Option<&TableEntry>,
+    cx: &mut ReadContext<'_>,
+) -> Rule {
     let for_tools = match &selector {
         Selector::Server(_) | Selector::Tool(_) => true,
         Selector::Everything | Selector::Class(_) | Selector::Domain(_) => false,
@@ -197,7 +202,11 @@ fn section_name<N>(
 }
 
 /// Returns the tables within one of the named sections.
-fn named<'t>(root: &'t ConfigTable, section: &str, cx: &mut ReadContext<'_>) -> Vec<(&'t TableEntry, &'t ConfigTable)> {
+fn named<'t>(
+    root: &'t ConfigTable,
+    section: &str,
+    cx: &mut ReadContext<'_>,
+) -> Vec<(&'t TableEntry, &'t ConfigTable)> {
     let Some(entry) = root.get(section) else { return Vec::new() };
     let Some(table) = entry.node.table() else {
         let what = format!("`{section}` is a section, not {}", entry.node.describe());
@@ -261,7 +270,8 @@ pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut
         if let Some((_, path)) = known.iter().find(|(variable, _)| variable == name) {
             let seconds = name == JAATO_WINDOW && value.bytes().all(|byte| byte.is_ascii_digit());
             let value = if seconds { format!("{value}s") } else { value.to_owned() };
-            let node = ConfigNode::new(RawNode::Loose(value), &SourceLocation::Variable(Arc::from(name.as_str())));
+            let node =
+                ConfigNode::new(RawNode::Loose(value), &SourceLocation::Variable(Arc::from(name.as_str())));
             let path: Vec<&str> = path.split('.').collect();
             // Variables come in the order of their names, so `STEADFAST_…` replaces `JAATO_…`.
             table.insert(&path, node);
@@ -309,7 +319,8 @@ pub(crate) const FOREIGN_VARIABLES: [(&str, &str, &str); 3] = [
 /// Returns all variables that set something, each with its setting.
 pub(crate) fn variables() -> Vec<(String, &'static str)> {
     let global = global::settings().iter().filter(|setting| setting.is_scalar());
-    let policy = policy::settings().iter().filter(|one| one.is_scalar() && one.scope == SettingScope::Anywhere);
+    let policy =
+        policy::settings().iter().filter(|one| one.is_scalar() && one.scope == SettingScope::Anywhere);
     let ours =
         global.map(|one| (one.variable(), one.path)).chain(policy.map(|one| (one.variable(), one.path)));
     let foreign = FOREIGN_VARIABLES.iter().map(|(name, path, _)| ((*name).to_owned(), *path));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use steadfast_core::policy::PolicyProfile;
 use steadfast_core::redact::Redacted;
 
-use crate::kind::{Count, FilePath, BoolKind, NameKind, OptionalKind, Size, DurationKind, Url, WordKind};
+use crate::kind::{BoolKind, Count, DurationKind, FilePath, NameKind, OptionalKind, Size, Url, WordKind};
 use crate::setting::{Setting, setting};
 
 /// The global settings.

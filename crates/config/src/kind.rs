@@ -11,9 +11,11 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 pub use numbers::parse_span;
-pub(crate) use numbers::{Count, Growth, Number, RateKind, ShareKind, Size, DurationKind, show_span};
+pub(crate) use numbers::{Count, DurationKind, Growth, Number, RateKind, ShareKind, Size, show_span};
 pub use texts::listen_address;
-pub(crate) use texts::{ExpandedText, FilePath, SecretMap, MapKind, NameKind, PlainText, Socket, Text, Url, expanded};
+pub(crate) use texts::{
+    ExpandedText, FilePath, MapKind, NameKind, PlainText, SecretMap, Socket, Text, Url, expanded,
+};
 
 use crate::diagnostics::nearest;
 use crate::node::{ConfigNode, RawNode, shortened};

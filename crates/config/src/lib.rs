@@ -39,9 +39,8 @@ mod import;
 mod json5;
 mod kind;
 mod live;
-mod node;
-mod webhook;
 mod location;
+mod node;
 mod policy;
 pub mod reference;
 mod resolve;
@@ -53,23 +52,27 @@ mod switch;
 mod template;
 mod token;
 mod tool;
+mod webhook;
 
 pub use config::{Config, DEFAULTS, ShownSetting};
 pub use diagnostics::{ConfigErrors, ConfigProblem, Section, nearest};
 pub use global::{
-    LossPolicy, GatewaySettings, GlobalSettings, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
-    OtlpSettings, StoreKind, StoreSettings, TracesSettings, TrustStateSettings,
+    GatewaySettings, GlobalSettings, HistorySettings, LogFormat, LogLevel, LogSettings, LossPolicy,
+    MetricsSettings, OtlpSettings, StoreKind, StoreSettings, TracesSettings, TrustStateSettings,
 };
 pub use json5::plain_json;
 pub use kind::{listen_address, parse_span};
 pub use live::{LiveConfig, Reload, SwitchChange};
-pub use webhook::{Webhook, WebhookFormat};
 pub use location::SettingPosition;
-pub use resolve::{ExplainedSetting, Explanation, SettingOrigin, Origins, ResolvedPolicy};
-pub use server::{Isolation, ServerTarget, ServerSettings};
-pub use sources::{CONFIG_VARIABLE, ConfigFile, FILE_NAME, CommandLineFlag, InlineJson, FileRequirement, Sources, PolicyStart};
+pub use resolve::{ExplainedSetting, Explanation, Origins, ResolvedPolicy, SettingOrigin};
+pub use server::{Isolation, ServerSettings, ServerTarget};
+pub use sources::{
+    CONFIG_VARIABLE, CommandLineFlag, ConfigFile, FILE_NAME, FileRequirement, InlineJson, PolicyStart,
+    Sources,
+};
 pub use steadfast_core::policy::AnnotationHints;
 pub use switch::Switches;
 pub use template::{UrlPiece, UrlTemplate};
-pub use token::{TokenRole, Token};
+pub use token::{Token, TokenRole};
 pub use tool::{COMMAND_NAMESPACE, CommandToolSettings, HTTP_NAMESPACE, HttpMethod, HttpToolSettings};
+pub use webhook::{Webhook, WebhookFormat};

@@ -12,7 +12,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::diagnostics::ConfigProblem;
-use crate::json5::{self, MOST_DEPTH, Json5Error};
+use crate::json5::{self, Json5Error, MOST_DEPTH};
 use crate::location::{SourceLocation, SourceText};
 
 /// Maximum size of a file.
@@ -209,7 +209,11 @@ fn read_json5(source: &Arc<SourceText>) -> Result<ConfigNode, ConfigProblem> {
     }
 }
 
-fn json5_node(source: &Arc<SourceText>, value: &ast::Value<'_>, depth: usize) -> Result<ConfigNode, ConfigProblem> {
+fn json5_node(
+    source: &Arc<SourceText>,
+    value: &ast::Value<'_>,
+    depth: usize,
+) -> Result<ConfigNode, ConfigProblem> {
     let at = |range: Range| SourceLocation::File(source.clone(), range.start..range.end);
     let place = at(value.range());
     let Some(within) = depth.checked_sub(1) else {

@@ -9,14 +9,14 @@ use steadfast_core::policy::{PolicyProfile, ToolClass};
 use crate::config::Config;
 use crate::document::{FOREIGN_VARIABLES, SECRET_VARIABLES};
 use crate::global;
-use crate::webhook;
 use crate::policy::{self, PolicyDraft, classes};
 use crate::server::{self, ServerDraft};
-use crate::setting::{SettingScope, Setting, first_part};
+use crate::setting::{Setting, SettingScope, first_part};
 use crate::sources::{CONFIG_VARIABLE, Sources};
 use crate::switch;
 use crate::token;
 use crate::tool;
+use crate::webhook;
 
 const TOOLS: &str = "Settings of tools: \"server/tool\", \"server/*\", \"server/get_*\", or \"tool\" for a tool of \
     any server.";
@@ -24,7 +24,8 @@ const TOOLS: &str = "Settings of tools: \"server/tool\", \"server/*\", \"server/
 /// Returns the JSON Schema of `steadfast.toml`, for editors.
 pub fn schema() -> Json {
     let mut shared = Map::new();
-    let for_all = refer(object(policy::settings(), |setting| setting.scope == SettingScope::Anywhere), &mut shared);
+    let for_all =
+        refer(object(policy::settings(), |setting| setting.scope == SettingScope::Anywhere), &mut shared);
     let for_tools = refer(object(policy::settings(), |_| true), &mut shared);
     let mut root = for_all.clone();
     root.extend(object(global::settings(), |_| true));
@@ -302,8 +303,11 @@ fn default_values() -> BTreeMap<&'static str, String> {
 fn policy_default(setting: &Setting<PolicyDraft>) -> String {
     let value = |profile: PolicyProfile, class| setting.show(&PolicyDraft::of(profile.policy(class)));
     let code = |value: Option<String>| value.map_or_else(|| "–".to_owned(), |value| format!("`{value}`"));
-    let profiles =
-        [("standard", PolicyProfile::Standard), ("measured", PolicyProfile::Measured), ("stepped", PolicyProfile::Stepped)];
+    let profiles = [
+        ("standard", PolicyProfile::Standard),
+        ("measured", PolicyProfile::Measured),
+        ("stepped", PolicyProfile::Stepped),
+    ];
     let standard = value(PolicyProfile::Standard, ToolClass::Unknown);
     if setting.path == "mode" {
         return "`\"enforce\"`".to_owned();
@@ -324,7 +328,8 @@ fn policy_default(setting: &Setting<PolicyDraft>) -> String {
             let _ = write!(text, "; {name} {}", code(other));
         }
     }
-    let gateway = setting.show(&PolicyDraft::of(PolicyProfile::Standard.policy(ToolClass::Unknown).for_gateway()));
+    let gateway =
+        setting.show(&PolicyDraft::of(PolicyProfile::Standard.policy(ToolClass::Unknown).for_gateway()));
     if gateway != standard {
         let _ = write!(text, "; gateway {}", code(gateway));
     }

@@ -13,9 +13,11 @@ use steadfast_core::classify::{ArgumentTargets, signature};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Domain, Namespace, ToolRef};
 use steadfast_core::json::JsonValue;
-use steadfast_core::policy::{AnnotationHints, ComputedKeyPolicy, ToolPolicy, PolicyProfile, ToolClass, TrustRule};
+use steadfast_core::policy::{
+    AnnotationHints, ComputedKeyPolicy, PolicyProfile, ToolClass, ToolPolicy, TrustRule,
+};
 
-use crate::config::{Config, DEFAULTS_NAME, ConfigParts};
+use crate::config::{Config, ConfigParts, DEFAULTS_NAME};
 use crate::location::SettingPosition;
 use crate::policy::{CLASS, PolicyDraft, class_name, settings};
 use crate::rule::{Rule, Selector};
@@ -116,8 +118,9 @@ impl fmt::Display for Explanation {
             write!(f, " at {domain}")?;
         }
         writeln!(f)?;
-        let width =
-            |of: fn(&ExplainedSetting) -> &str| self.settings.iter().map(|one| of(one).len()).max().unwrap_or(0);
+        let width = |of: fn(&ExplainedSetting) -> &str| {
+            self.settings.iter().map(|one| of(one).len()).max().unwrap_or(0)
+        };
         let (names, values) = (width(|one| one.setting), width(|one| &one.value).min(40));
         for ExplainedSetting { setting, value, origin } in &self.settings {
             writeln!(f, "  {setting:<names$}  {value:<values$}  {origin}")?;
@@ -140,7 +143,12 @@ impl ConfigParts {
 impl Config {
     /// Returns the policy of a call from its envelope and parsed parameters. Its domain is the one that the caller
     /// names, or else the target of its parameters.
-    pub fn resolve_call(&self, call: &CallEnvelope, params: JsonValue<'_>, annotations: AnnotationHints) -> ResolvedPolicy {
+    pub fn resolve_call(
+        &self,
+        call: &CallEnvelope,
+        params: JsonValue<'_>,
+        annotations: AnnotationHints,
+    ) -> ResolvedPolicy {
         match &call.target.domain {
             Some(domain) => self.resolve_at(&call.tool(), annotations, Some(domain)),
             None => self.resolve(&call.tool(), annotations, params),
@@ -148,13 +156,24 @@ impl Config {
     }
 
     /// Returns the policy of a call with these arguments.
-    pub fn resolve(&self, tool: &ToolRef, annotations: AnnotationHints, params: JsonValue<'_>) -> ResolvedPolicy {
-        let domain = self.parts.rules.know_domains().then(|| signature::domain(tool, &ArgumentTargets::of(params)));
+    pub fn resolve(
+        &self,
+        tool: &ToolRef,
+        annotations: AnnotationHints,
+        params: JsonValue<'_>,
+    ) -> ResolvedPolicy {
+        let domain =
+            self.parts.rules.know_domains().then(|| signature::domain(tool, &ArgumentTargets::of(params)));
         self.resolve_at(tool, annotations, domain.as_ref())
     }
 
     /// Returns the policy of a call whose dependency is known.
-    pub fn resolve_at(&self, tool: &ToolRef, annotations: AnnotationHints, domain: Option<&Domain>) -> ResolvedPolicy {
+    pub fn resolve_at(
+        &self,
+        tool: &ToolRef,
+        annotations: AnnotationHints,
+        domain: Option<&Domain>,
+    ) -> ResolvedPolicy {
         let tool = &configured(tool);
         let domain = domain.and_then(|domain| self.parts.rules.about_domain(domain));
         let hinted = self.hinted(tool, annotations);
@@ -167,7 +186,12 @@ impl Config {
     }
 
     /// Explains the policy of a call.
-    pub fn explain(&self, tool: &ToolRef, annotations: AnnotationHints, domain: Option<&Domain>) -> Explanation {
+    pub fn explain(
+        &self,
+        tool: &ToolRef,
+        annotations: AnnotationHints,
+        domain: Option<&Domain>,
+    ) -> Explanation {
         let named = configured(tool);
         let at = domain.and_then(|domain| self.parts.rules.about_domain(domain));
         let (draft, origins) = self.draft(&named, self.hinted(&named, annotations), at);
@@ -200,7 +224,12 @@ impl Config {
         }
     }
 
-    fn draft(&self, tool: &ToolRef, hinted: ToolClass, domain: Option<usize>) -> (PolicyDraft, Vec<SettingOrigin>) {
+    fn draft(
+        &self,
+        tool: &ToolRef,
+        hinted: ToolClass,
+        domain: Option<usize>,
+    ) -> (PolicyDraft, Vec<SettingOrigin>) {
         let ConfigParts { rules, start, global, .. } = &*self.parts;
         // The class is resolved first, because it decides which rules apply. Only rules about tools may set it, so the
         // class that is passed here makes no difference.
@@ -306,7 +335,12 @@ struct CacheVariant {
 }
 
 impl PolicyCache {
-    fn of(&self, tool: &ToolRef, variant: CacheVariant, resolve: impl FnOnce() -> ResolvedPolicy) -> ResolvedPolicy {
+    fn of(
+        &self,
+        tool: &ToolRef,
+        variant: CacheVariant,
+        resolve: impl FnOnce() -> ResolvedPolicy,
+    ) -> ResolvedPolicy {
         let find = |variants: &Vec<(CacheVariant, ResolvedPolicy)>| {
             variants.iter().find(|(known, _)| *known == variant).map(|(_, resolved)| resolved.clone())
         };

@@ -8,7 +8,10 @@ use std::time::Duration;
 use steadfast_core::id::Namespace;
 use steadfast_core::redact::Redacted;
 
-use crate::kind::{Count, FilePath, BoolKind, SecretMap, SettingKind, ListKind, MapKind, OptionalKind, PlainText, DurationKind, Text, Url, WordKind};
+use crate::kind::{
+    BoolKind, Count, DurationKind, FilePath, ListKind, MapKind, OptionalKind, PlainText, SecretMap,
+    SettingKind, Text, Url, WordKind,
+};
 use crate::node::ConfigNode;
 use crate::setting::{ReadContext, Setting, setting};
 
@@ -125,7 +128,13 @@ impl ServerDraft {
             Some(url) => ServerTarget::Url { url, headers: self.headers },
         };
         let trust_annotations = self.trust_annotations.unwrap_or(near);
-        Ok(ServerSettings { name, reach, trust_annotations, crashes: self.crashes, crash_window: self.crash_window })
+        Ok(ServerSettings {
+            name,
+            reach,
+            trust_annotations,
+            crashes: self.crashes,
+            crash_window: self.crash_window,
+        })
     }
 }
 

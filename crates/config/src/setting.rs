@@ -12,8 +12,8 @@ use serde_json::Value as Json;
 
 use crate::diagnostics::{ConfigProblem, nearest};
 use crate::kind::SettingKind;
-use crate::node::{TableEntry, ConfigNode, ConfigTable};
 use crate::location::SourceLocation;
+use crate::node::{ConfigNode, ConfigTable, TableEntry};
 
 /// State while values are read, with the problems found so far.
 #[derive(Clone)]
@@ -46,7 +46,12 @@ impl ReadContext<'_> {
     }
 
     /// Reports any other problem with a value.
-    pub(crate) fn refuse(&mut self, place: &SourceLocation, what: impl Into<String>, help: impl Into<String>) {
+    pub(crate) fn refuse(
+        &mut self,
+        place: &SourceLocation,
+        what: impl Into<String>,
+        help: impl Into<String>,
+    ) {
         self.problems.push(ConfigProblem::new(place, what).help(help));
     }
 
@@ -346,7 +351,12 @@ fn unknown<'n, D>(
     cx.refuse(&entry.key_place, format!("`{key}` is not a setting of {title}"), help);
 }
 
-fn say_contradictions<D>(settings: &[Setting<D>], title: &str, written: &[WrittenSetting<D>], cx: &mut ReadContext<'_>) {
+fn say_contradictions<D>(
+    settings: &[Setting<D>],
+    title: &str,
+    written: &[WrittenSetting<D>],
+    cx: &mut ReadContext<'_>,
+) {
     let path = |one: &WrittenSetting<D>| settings.get(one.setting).map_or("", |setting| setting.path);
     for one in written {
         let excludes = settings.get(one.setting).map_or(&[][..], |setting| setting.excludes);

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::diagnostics::ConfigProblem;
-use crate::node::LARGEST_FILE;
 use crate::location::SourceText;
+use crate::node::LARGEST_FILE;
 
 /// Sources of a configuration.
 #[derive(Clone, Debug, Default)]
@@ -142,10 +142,14 @@ impl FileContents {
         let name = file.path.display();
         match (self, file.needed) {
             (Self::Missing, FileRequirement::IfThere) => Ok(None),
-            (Self::Missing, FileRequirement::Always) => Err(ConfigProblem::nowhere(format!("{name} does not exist"))
-                .help("check the path; a file is only needed where one is named")),
-            (Self::Unreadable(why), _) => Err(ConfigProblem::nowhere(format!("{name} cannot be read: {why}"))
-                .help("check that it is a file and that this user may read it")),
+            (Self::Missing, FileRequirement::Always) => {
+                Err(ConfigProblem::nowhere(format!("{name} does not exist"))
+                    .help("check the path; a file is only needed where one is named"))
+            }
+            (Self::Unreadable(why), _) => {
+                Err(ConfigProblem::nowhere(format!("{name} cannot be read: {why}"))
+                    .help("check that it is a file and that this user may read it"))
+            }
             (Self::Text(bytes), _) => match std::str::from_utf8(bytes) {
                 Ok(text) => Ok(Some(SourceText::new(name.to_string(), text.trim_start_matches('\u{feff}')))),
                 Err(error) => {

@@ -11,8 +11,8 @@ use steadfast_core::policy::{EnforcementMode, MechanismModes};
 
 use crate::diagnostics::ConfigProblem;
 use crate::kind::truth_of;
-use crate::node::shortened;
 use crate::location::SourceLocation;
+use crate::node::shortened;
 
 /// The highest mode that each mechanism may have, whatever is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -32,7 +32,8 @@ pub struct Switches {
 
 impl Default for Switches {
     fn default() -> Self {
-        let MechanismModes { dedupe, retry, breaker, guard, trust } = MechanismModes::all(EnforcementMode::Enforce);
+        let MechanismModes { dedupe, retry, breaker, guard, trust } =
+            MechanismModes::all(EnforcementMode::Enforce);
         Self { all: EnforcementMode::Enforce, dedupe, retry, breaker, guard, trust, derive: true }
     }
 }
@@ -40,7 +41,8 @@ impl Default for Switches {
 impl Switches {
     /// Returns these modes, lowered by the switches.
     pub fn lower(&self, modes: MechanismModes) -> MechanismModes {
-        let lower = |configured: EnforcementMode, switch: EnforcementMode| configured.min(switch).min(self.all);
+        let lower =
+            |configured: EnforcementMode, switch: EnforcementMode| configured.min(switch).min(self.all);
         MechanismModes {
             dedupe: lower(modes.dedupe, self.dedupe),
             retry: lower(modes.retry, self.retry),
@@ -106,7 +108,9 @@ pub(crate) fn from_environment(
             (None, _) => {
                 let what = format!("{} takes on or off, not {:?}", variable.name, shortened(text));
                 let help = "false, 0, off and no are equal, and so are true, 1, on and yes";
-                problems.push(ConfigProblem::new(&SourceLocation::Variable(Arc::from(variable.name)), what).help(help));
+                problems.push(
+                    ConfigProblem::new(&SourceLocation::Variable(Arc::from(variable.name)), what).help(help),
+                );
             }
         }
     }
@@ -153,10 +157,19 @@ mod tests {
 
     #[test]
     fn a_switch_never_raises() {
-        let configured = MechanismModes { breaker: EnforcementMode::Shadow, trust: EnforcementMode::Off, ..MechanismModes::all(EnforcementMode::Enforce) };
+        let configured = MechanismModes {
+            breaker: EnforcementMode::Shadow,
+            trust: EnforcementMode::Off,
+            ..MechanismModes::all(EnforcementMode::Enforce)
+        };
         assert_eq!(Switches::default().lower(configured), configured);
-        let shadow = Switches { all: EnforcementMode::Shadow, retry: EnforcementMode::Off, ..Switches::default() };
-        let left = MechanismModes { retry: EnforcementMode::Off, trust: EnforcementMode::Off, ..MechanismModes::all(EnforcementMode::Shadow) };
+        let shadow =
+            Switches { all: EnforcementMode::Shadow, retry: EnforcementMode::Off, ..Switches::default() };
+        let left = MechanismModes {
+            retry: EnforcementMode::Off,
+            trust: EnforcementMode::Off,
+            ..MechanismModes::all(EnforcementMode::Shadow)
+        };
         assert_eq!(shadow.lower(configured), left);
         assert!(Switches { all: EnforcementMode::Off, ..Switches::default() }.lower(configured).are_off());
     }

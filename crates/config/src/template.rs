@@ -8,7 +8,7 @@ use std::net::Ipv6Addr;
 
 use serde_json::{Value as Json, json};
 
-use crate::kind::{SettingKind, NameKind, expanded};
+use crate::kind::{NameKind, SettingKind, expanded};
 use crate::node::ConfigNode;
 use crate::setting::ReadContext;
 

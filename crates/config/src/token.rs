@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use steadfast_core::id::{ActorId, TenantId};
 use steadfast_core::redact::{self, Redacted};
 
-use crate::kind::{ExpandedText, SettingKind, OptionalKind, WordKind, expanded};
+use crate::kind::{ExpandedText, OptionalKind, SettingKind, WordKind, expanded};
 use crate::node::ConfigNode;
 use crate::setting::{ReadContext, Setting, setting};
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use serde_json::Value as Json;
 use steadfast_core::id::ToolName;
 
-use crate::kind::{FilePath, SecretMap, SettingKind, ListKind, MapKind, PlainText, Text, WordKind};
+use crate::kind::{FilePath, ListKind, MapKind, PlainText, SecretMap, SettingKind, Text, WordKind};
 use crate::node::ConfigNode;
 use crate::setting::{ReadContext, Setting, setting};
 use crate::template::{Template, UrlTemplate};
@@ -96,7 +96,10 @@ impl CommandDraft {
     pub(crate) fn finish(self, name: ToolName) -> Result<CommandToolSettings, MissingSetting> {
         let Self { command, env, cwd } = self;
         if command.is_empty() {
-            return Err(MissingSetting { what: "command", help: "add `command = [\"program\", \"argument\"]`" });
+            return Err(MissingSetting {
+                what: "command",
+                help: "add `command = [\"program\", \"argument\"]`",
+            });
         }
         Ok(CommandToolSettings { name, command: command.to_vec(), env, cwd })
     }
@@ -122,7 +125,13 @@ pub(crate) fn http_settings() -> &'static [Setting<HttpDraft>] {
                 "The URL of the request. `{name}` is replaced by the parameter with that name, which is then left \
                  out of the body or query. Redirects are not followed."
             ),
-            setting!(HttpDraft, "headers", headers, HeaderMapKind(MapKind { most: 64 }), "Headers of every request."),
+            setting!(
+                HttpDraft,
+                "headers",
+                headers,
+                HeaderMapKind(MapKind { most: 64 }),
+                "Headers of every request."
+            ),
         ]
     });
     &SETTINGS

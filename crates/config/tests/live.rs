@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use steadfast_config::{AnnotationHints, ConfigFile, LiveConfig, FileRequirement, Reload, Sources, Switches};
+use steadfast_config::{AnnotationHints, ConfigFile, FileRequirement, LiveConfig, Reload, Sources, Switches};
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
 use steadfast_core::policy::EnforcementMode;
 
@@ -172,7 +172,8 @@ fn sf_6_a_changed_token_is_reported_by_name() {
 
 #[test]
 fn changed_global_settings_are_reported() {
-    let followed = FollowedConfig::new("live-whole", "listen = \"127.0.0.1:1\"\n[servers.a]\ncommand = [\"x\"]\n");
+    let followed =
+        FollowedConfig::new("live-whole", "listen = \"127.0.0.1:1\"\n[servers.a]\ncommand = [\"x\"]\n");
     followed.write("listen = \"127.0.0.1:2\"\ntimeout = \"3s\"\n[servers.a]\nurl = \"http://h/\"\n[servers.b]\ncommand = [\"x\"]\n");
     let Reload::Replaced { changed } = followed.live.check_now() else { panic!("it should be replaced") };
     assert_eq!(changed, ["listen", "servers.a", "servers.b"]);

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use steadfast_config::{AnnotationHints, Config, ServerTarget, Sources};
 use steadfast_core::Timestamp;
-use steadfast_core::classify::{AttemptFault, FaultNature, Severity, FaultSource, classify};
+use steadfast_core::classify::{AttemptFault, FaultNature, FaultSource, Severity, classify};
 use steadfast_core::id::Namespace;
-use steadfast_core::policy::{Backoff, Jitter, EnforcementMode, MechanismModes, TrustRecovery, TrustRule};
-use steadfast_core::trust::{FinishedOutcome, TrustRules, Signature, TrustDecision, TrustSubject, TrustLedger, TrustState};
+use steadfast_core::policy::{Backoff, EnforcementMode, Jitter, MechanismModes, TrustRecovery, TrustRule};
+use steadfast_core::trust::{
+    FinishedOutcome, Signature, TrustDecision, TrustLedger, TrustRules, TrustState, TrustSubject,
+};
 use support::{domain, environment, files, load, policy, sample, seconds, tool};
 
 #[test]
@@ -28,7 +30,10 @@ fn rp_17_the_variables_of_jaato_set_the_default_rule_and_turn_trust_off() {
     assert_eq!((trust.count.unwrap().get(), trust.window), (5, seconds(1800)));
     assert!(!config.global().trust_state.persist);
     let off = with(&[("JAATO_RELIABILITY_ENABLED", "0")]).unwrap();
-    assert_eq!(policy(&off, &tool("a", "b")).modes, MechanismModes { trust: EnforcementMode::Off, ..MechanismModes::all(EnforcementMode::Enforce) });
+    assert_eq!(
+        policy(&off, &tool("a", "b")).modes,
+        MechanismModes { trust: EnforcementMode::Off, ..MechanismModes::all(EnforcementMode::Enforce) }
+    );
     let ours = with(&[
         ("JAATO_RELIABILITY_THRESHOLD", "5"),
         ("STEADFAST_TRUST_COUNT", "none"),
@@ -99,7 +104,8 @@ fn rp_17_the_retry_block_of_openclaw_and_tool_manifests_are_understood() {
     for message in
         ["gateway closed (1012): service restart", "x ECONNREFUSED y", "today our backend naps a while"]
     {
-        let verdict = classify(&AttemptFault::new(FaultSource::Tool, message), &any.classify, Timestamp::ZERO);
+        let verdict =
+            classify(&AttemptFault::new(FaultSource::Tool, message), &any.classify, Timestamp::ZERO);
         assert_eq!(verdict.nature, FaultNature::Transient, "{message}");
     }
 
@@ -117,7 +123,8 @@ fn rp_17_the_retry_block_of_openclaw_and_tool_manifests_are_understood() {
     assert_eq!(policy(&config, &tool("travel", "other")).retry.attempts.get(), 4);
 
     let config = sample("imported/mcp-servers.json");
-    let ServerTarget::Command { command, .. } = &config.servers()[&Namespace::new("bank").unwrap()].reach else {
+    let ServerTarget::Command { command, .. } = &config.servers()[&Namespace::new("bank").unwrap()].reach
+    else {
         panic!()
     };
     assert_eq!(command.join(" "), "bank-mcp --flag");

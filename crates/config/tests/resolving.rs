@@ -9,24 +9,26 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use steadfast_config::{
-    AnnotationHints, Config, ConfigFile, DEFAULTS, CommandLineFlag, HttpMethod, Isolation, FileRequirement, SettingOrigin, ServerTarget,
-    ResolvedPolicy, Sources, PolicyStart, StoreKind, Switches, reference,
+    AnnotationHints, CommandLineFlag, Config, ConfigFile, DEFAULTS, FileRequirement, HttpMethod, Isolation,
+    PolicyStart, ResolvedPolicy, ServerTarget, SettingOrigin, Sources, StoreKind, Switches, reference,
 };
 use steadfast_core::Timestamp;
 use steadfast_core::classify::{AttemptFault, FaultSource, classify};
 use steadfast_core::id::{Namespace, ToolName};
 use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::policy::{
-    AmbiguousOutcomePolicy, Backoff, ComputedKeyPolicy, EffectLocation, Jitter, EnforcementMode, MechanismModes, PolicyProfile, SettlingPolicy, SilencePolicy,
-    ToolClass, TrustRule,
+    AmbiguousOutcomePolicy, Backoff, ComputedKeyPolicy, EffectLocation, EnforcementMode, Jitter,
+    MechanismModes, PolicyProfile, SettlingPolicy, SilencePolicy, ToolClass, TrustRule,
 };
 use support::{domain, environment, files, folder, load, policy, sample, seconds, tool};
 
 #[test]
 fn without_any_file_every_profile_is_as_the_core_has_it() {
-    for (name, profile) in
-        [("standard", PolicyProfile::Standard), ("measured", PolicyProfile::Measured), ("stepped", PolicyProfile::Stepped)]
-    {
+    for (name, profile) in [
+        ("standard", PolicyProfile::Standard),
+        ("measured", PolicyProfile::Measured),
+        ("stepped", PolicyProfile::Stepped),
+    ] {
         for (class_name, class) in [
             ("read_only", ToolClass::ReadOnly),
             ("idempotent", ToolClass::Idempotent),
@@ -246,7 +248,8 @@ fn the_class_comes_from_the_configuration_or_from_trusted_annotations() {
     let repeats = AnnotationHints { idempotent: Some(true), read_only: Some(false), destructive: Some(true) };
     let writes = AnnotationHints { read_only: Some(false), ..none };
     let destroys = AnnotationHints { destructive: Some(true), ..none };
-    let spelled_out = AnnotationHints { read_only: Some(true), destructive: Some(true), idempotent: Some(false) };
+    let spelled_out =
+        AnnotationHints { read_only: Some(true), destructive: Some(true), idempotent: Some(false) };
     for (server, annotations, wanted) in [
         ("near", none, ToolClass::Unknown),
         ("near", reads, ToolClass::ReadOnly),
@@ -329,7 +332,10 @@ fn modes_are_set_globally_per_class_per_tool_and_per_mechanism() {
         MechanismModes { guard: EnforcementMode::Enforce, ..MechanismModes::all(EnforcementMode::Shadow) }
     );
     assert_eq!(modes("x", read_only), MechanismModes::all(EnforcementMode::Enforce));
-    assert_eq!(modes("pay", read_only), MechanismModes { trust: EnforcementMode::Shadow, ..MechanismModes::all(EnforcementMode::Off) });
+    assert_eq!(
+        modes("pay", read_only),
+        MechanismModes { trust: EnforcementMode::Shadow, ..MechanismModes::all(EnforcementMode::Off) }
+    );
     let origins = config.resolve_at(&tool("bank", "pay"), read_only, None).origins;
     assert!(
         origins.of("retry.mode").unwrap().to_string().ends_with("steadfast.toml:8:9, [tools.\"bank/pay\"]")
@@ -370,7 +376,10 @@ fn tr_14_the_kill_switch_overrides_everything() {
     assert_eq!(resolved.origins.of("retry.mode"), Some(&SettingOrigin::Switch));
     let on = config.with_switches(Switches { derive: false, ..Switches::default() });
     let policy = policy(&on, &tool("bank", "pay"));
-    assert_eq!((policy.modes, policy.dedupe.computed_keys), (MechanismModes::all(EnforcementMode::Enforce), ComputedKeyPolicy::Never));
+    assert_eq!(
+        (policy.modes, policy.dedupe.computed_keys),
+        (MechanismModes::all(EnforcementMode::Enforce), ComputedKeyPolicy::Never)
+    );
 }
 
 #[test]
@@ -517,7 +526,11 @@ fn sf_5_values_nested_too_deep_are_refused() {
         let sources = Sources { files: files("deep", &[("steadfast.toml", &text)]), ..Sources::default() };
         assert!(Config::load(&sources).is_err());
     }
-    let flag = CommandLineFlag { name: "--set".to_owned(), setting: format!("{}a", deep("a.")), value: "1".to_owned() };
+    let flag = CommandLineFlag {
+        name: "--set".to_owned(),
+        setting: format!("{}a", deep("a.")),
+        value: "1".to_owned(),
+    };
     assert!(Config::load(&Sources { flags: vec![flag], ..Sources::default() }).is_err());
 }
 

@@ -113,13 +113,13 @@ pub enum ApprovalPlan {
 pub fn plan(situation: ApprovalInput<'_>, now: Timestamp) -> ApprovalPlan {
     let ApprovalInput { standing, policy, shape, channel, grant, deadline } = situation;
     let lost_trust = match (standing, policy.when) {
-        (TrustDecision::Blocked(_), _) => return grant.map_or(ApprovalPlan::RefuseBlocked, ApprovalPlan::Spend),
-        (TrustDecision::NeedsApproval(_), ApprovalTrigger::Escalated | ApprovalTrigger::Always) | (TrustDecision::Allowed(_), ApprovalTrigger::Always) => {
-            true
+        (TrustDecision::Blocked(_), _) => {
+            return grant.map_or(ApprovalPlan::RefuseBlocked, ApprovalPlan::Spend);
         }
-        (TrustDecision::NeedsApproval(_), ApprovalTrigger::Never) | (TrustDecision::Allowed(_), ApprovalTrigger::Escalated | ApprovalTrigger::Never) => {
-            false
-        }
+        (TrustDecision::NeedsApproval(_), ApprovalTrigger::Escalated | ApprovalTrigger::Always)
+        | (TrustDecision::Allowed(_), ApprovalTrigger::Always) => true,
+        (TrustDecision::NeedsApproval(_), ApprovalTrigger::Never)
+        | (TrustDecision::Allowed(_), ApprovalTrigger::Escalated | ApprovalTrigger::Never) => false,
     };
     let dangerous = match (shape, policy.dangerous) {
         (ArgumentRisk::Dangerous, DangerousCommandPolicy::Ask) => true,
@@ -140,7 +140,7 @@ pub fn plan(situation: ApprovalInput<'_>, now: Timestamp) -> ApprovalPlan {
 
 /// The open requests and grants of one tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Stored", into = "Stored")]
+#[serde(try_from = "StoredApprovals", into = "StoredApprovals")]
 pub struct ApprovalLedger {
     /// Number of the next request or grant. Numbers are never reused.
     next: u64,
@@ -430,7 +430,8 @@ impl ApprovalLedger {
         by: Grantor,
         now: Timestamp,
     ) -> Result<DecisionEffect, ApprovalDecisionError> {
-        let parked = self.parked.get(&id).filter(|parked| now < parked.expires).ok_or(ApprovalDecisionError::Gone)?;
+        let parked =
+            self.parked.get(&id).filter(|parked| now < parked.expires).ok_or(ApprovalDecisionError::Gone)?;
         if parked.blocked && by == Grantor::Client && decision != ApprovalDecision::Deny {
             return Err(ApprovalDecisionError::OperatorOnly);
         }
@@ -447,15 +448,21 @@ impl ApprovalLedger {
                 self.denied.insert(id, now + Self::DENIAL_KEPT);
                 return Ok(DecisionEffect::Denied);
             }
-            (ApprovalDecision::Session | ApprovalDecision::Time { .. } | ApprovalDecision::Recover, _) if parked.blocked => {
+            (ApprovalDecision::Session | ApprovalDecision::Time { .. } | ApprovalDecision::Recover, _)
+                if parked.blocked =>
+            {
                 return Err(ApprovalDecisionError::OnlyOnce);
             }
-            (ApprovalDecision::Time { until }, _) if until <= now => return Err(ApprovalDecisionError::EndsInThePast),
+            (ApprovalDecision::Time { until }, _) if until <= now => {
+                return Err(ApprovalDecisionError::EndsInThePast);
+            }
             (ApprovalDecision::Time { until }, _) => (GrantScope::Time { signature: signature() }, until),
             (ApprovalDecision::Session, Some(session)) => {
                 (GrantScope::Session { signature: signature(), session: session.clone() }, lasts)
             }
-            (ApprovalDecision::Session, None) | (ApprovalDecision::Once | ApprovalDecision::Recover, _) => (once, lasts),
+            (ApprovalDecision::Session, None) | (ApprovalDecision::Once | ApprovalDecision::Recover, _) => {
+                (once, lasts)
+            }
         };
         let (tool, blocked) = (parked.tool.clone(), parked.blocked);
         let grant = Grant { tool, fits, by, blocked, granted_at: now, expires, spent_by: None };
@@ -553,7 +560,9 @@ impl Grant {
         match (&self.fits, self.spent_by) {
             (GrantScope::Once { .. }, Some(by)) if by == owner => SpendVerdict::AlreadyMine,
             (GrantScope::Once { .. }, Some(_)) => SpendVerdict::Lost,
-            (GrantScope::Once { .. } | GrantScope::Session { .. } | GrantScope::Time { .. }, _) if now >= self.expires => {
+            (GrantScope::Once { .. } | GrantScope::Session { .. } | GrantScope::Time { .. }, _)
+                if now >= self.expires =>
+            {
                 SpendVerdict::Gone
             }
             (GrantScope::Once { .. }, None) => {

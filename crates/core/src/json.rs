@@ -193,7 +193,12 @@ impl<'d> JsonValue<'d> {
         steps.split('/').try_fold(self, |value, step| match value.node().shape {
             NodeShape::Object => value.get(&pointer_name(step)?),
             NodeShape::Array => value.item(pointer_place(step)?),
-            NodeShape::Null | NodeShape::True | NodeShape::False | NodeShape::Number | NodeShape::Plain | NodeShape::Escaped => None,
+            NodeShape::Null
+            | NodeShape::True
+            | NodeShape::False
+            | NodeShape::Number
+            | NodeShape::Plain
+            | NodeShape::Escaped => None,
         })
     }
 
@@ -201,7 +206,11 @@ impl<'d> JsonValue<'d> {
     pub fn as_str(self) -> Option<Cow<'d, str>> {
         match self.kind() {
             JsonKind::String(text) => Some(text),
-            JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::Array(_) | JsonKind::Object(_) => None,
+            JsonKind::Null
+            | JsonKind::Bool(_)
+            | JsonKind::Number(_)
+            | JsonKind::Array(_)
+            | JsonKind::Object(_) => None,
         }
     }
 
@@ -225,7 +234,11 @@ impl<'d> JsonValue<'d> {
     pub fn as_bool(self) -> Option<bool> {
         match self.kind() {
             JsonKind::Bool(truth) => Some(truth),
-            JsonKind::Null | JsonKind::Number(_) | JsonKind::String(_) | JsonKind::Array(_) | JsonKind::Object(_) => None,
+            JsonKind::Null
+            | JsonKind::Number(_)
+            | JsonKind::String(_)
+            | JsonKind::Array(_)
+            | JsonKind::Object(_) => None,
         }
     }
 

@@ -157,7 +157,10 @@ mod tests {
     fn no_more_than_the_limit_run_at_once() {
         let policy = LimitPolicy { concurrency: NonZeroU32::new(2), rate: None };
         let mut limiter = Limiter::default();
-        assert_eq!((limiter.try_acquire(&policy, at(0)), limiter.try_acquire(&policy, at(0))), (Ok(()), Ok(())));
+        assert_eq!(
+            (limiter.try_acquire(&policy, at(0)), limiter.try_acquire(&policy, at(0))),
+            (Ok(()), Ok(()))
+        );
         assert_eq!(limiter.try_acquire(&policy, at(0)), Err(LimitError::Concurrency));
         limiter.release();
         assert_eq!(limiter.try_acquire(&policy, at(0)), Ok(()));
@@ -165,7 +168,10 @@ mod tests {
             limiter.release();
         }
         assert_eq!(limiter.in_flight(), 0);
-        assert_eq!((limiter.try_acquire(&policy, at(0)), limiter.try_acquire(&policy, at(0))), (Ok(()), Ok(())));
+        assert_eq!(
+            (limiter.try_acquire(&policy, at(0)), limiter.try_acquire(&policy, at(0))),
+            (Ok(()), Ok(()))
+        );
         assert!(limiter.try_acquire(&policy, at(0)).is_err(), "leaving too often makes no extra place");
     }
 
@@ -207,7 +213,10 @@ mod tests {
         let mut limiter = Limiter::default();
         assert!((0..100).all(|_| limiter.try_acquire(&at_most(1, Duration::ZERO), at(0)).is_ok()));
         let endless = at_most(u32::MAX, Duration::MAX);
-        assert!(limiter.try_acquire(&endless, at(0)).is_ok() && limiter.try_acquire(&endless, Timestamp::MAX).is_ok());
+        assert!(
+            limiter.try_acquire(&endless, at(0)).is_ok()
+                && limiter.try_acquire(&endless, Timestamp::MAX).is_ok()
+        );
         let never = at_most(1, Duration::MAX);
         let mut limiter = Limiter::default();
         assert!(limiter.try_acquire(&never, at(0)).is_ok());

@@ -9,10 +9,13 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::Timestamp;
-use crate::classify::record::{FailureRecord, FailureDetails, argument_summary, detect};
-use crate::classify::{ArgumentTargets, AttemptFault, FaultNature, Overrides, Severity, FaultSource, classify, signature};
+use crate::classify::record::{FailureDetails, FailureRecord, argument_summary, detect};
+use crate::classify::{
+    ArgumentTargets, AttemptFault, FaultNature, FaultSource, Overrides, Severity, classify, signature,
+};
 use crate::envelope::parse::{
-    ID, MILLISECONDS, EnvelopeObject, EnvelopeReader, TRUTH, object_value, describe, id, one_of, boolean, integer,
+    EnvelopeObject, EnvelopeReader, ID, MILLISECONDS, TRUTH, boolean, describe, id, integer, object_value,
+    one_of,
 };
 use crate::envelope::{EnvelopeProblem, UnknownFieldPolicy};
 use crate::id::{Digest, Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
@@ -22,7 +25,7 @@ use crate::output::RawJson;
 use crate::policy::{PolicyProfile, ToolClass};
 use crate::redact;
 use crate::stats::ScoreOutcome;
-use crate::trust::{TrustReport, ReportedFailure, Signature};
+use crate::trust::{ReportedFailure, Signature, TrustReport};
 
 /// A report about a tool that the host ran.
 #[derive(Clone, Debug, PartialEq)]

@@ -204,7 +204,10 @@ impl RestartTracker {
     pub fn record_ready(&mut self, now: Timestamp) {
         match self.standing {
             ServerState::Starting { .. } => self.standing = ServerState::Up { since: now },
-            ServerState::Idle | ServerState::Up { .. } | ServerState::BackingOff { .. } | ServerState::Down(_) => {}
+            ServerState::Idle
+            | ServerState::Up { .. }
+            | ServerState::BackingOff { .. }
+            | ServerState::Down(_) => {}
         }
     }
 

@@ -141,7 +141,11 @@ impl ServerNameRecord {
     }
 
     /// Returns the running servers of this name, if there are several.
-    pub fn clash(&self, sight: impl Fn(&ProcessIdentity) -> LeaseOwnerState, now: Timestamp) -> Option<Vec<&ServerClaim>> {
+    pub fn clash(
+        &self,
+        sight: impl Fn(&ProcessIdentity) -> LeaseOwnerState,
+        now: Timestamp,
+    ) -> Option<Vec<&ServerClaim>> {
         let live: Vec<_> = self.claims.iter().filter(|claim| claim.is_live(&sight, now)).collect();
         (live.len() > 1).then_some(live)
     }
@@ -310,8 +314,9 @@ mod tests {
         assert_eq!(clash(LeaseOwnerState::Gone, at(DAY)), None);
         assert_eq!(clash(LeaseOwnerState::Time, at(DAY + SEEN_LATELY)), None);
         assert_eq!(clash(LeaseOwnerState::Time, at(DAY)), Some(2));
-        let one_is_gone =
-            |process: &ProcessIdentity| if process.pid == 1 { LeaseOwnerState::Alive } else { LeaseOwnerState::Gone };
+        let one_is_gone = |process: &ProcessIdentity| {
+            if process.pid == 1 { LeaseOwnerState::Alive } else { LeaseOwnerState::Gone }
+        };
         assert!(names.clash(one_is_gone, at(DAY)).is_none());
     }
 

@@ -34,9 +34,8 @@ impl ScoreOutcome {
     /// Returns the outcome of a call with a fault of this kind, or with a result that reports one in its structure.
     pub const fn of(severity: Option<Severity>, mistake: Option<ModelMistake>) -> Self {
         match (severity, mistake) {
-            (_, Some(ModelMistake::Arguments | ModelMistake::UnknownTool)) | (Some(Severity::InvalidInput), None) => {
-                Self::Mistake
-            }
+            (_, Some(ModelMistake::Arguments | ModelMistake::UnknownTool))
+            | (Some(Severity::InvalidInput), None) => Self::Mistake,
             (Some(_), None) => Self::Failure,
             (None, None) => Self::Success,
         }
@@ -136,7 +135,10 @@ impl Statistics {
     }
 
     /// Returns the scores of all models with their tools by name, `other` last.
-    pub fn models(&self, now: Timestamp) -> impl Iterator<Item = (&StatsKey<ModelId>, &StatsKey<ToolRef>, PerformanceScore)> {
+    pub fn models(
+        &self,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (&StatsKey<ModelId>, &StatsKey<ToolRef>, PerformanceScore)> {
         let pairs = self
             .models
             .iter()

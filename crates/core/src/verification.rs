@@ -96,7 +96,8 @@ impl VerificationCall {
     pub fn new(tool: &str, params: &Json, ran_if: &str) -> Result<Self, InvalidVerificationCall> {
         let (namespace, name) = tool.split_once('/').ok_or(InvalidVerificationCall::Tool)?;
         let namespace = Namespace::new(namespace).map_err(|_| InvalidVerificationCall::Tool)?;
-        let tool = ToolRef { namespace, tool: ToolName::new(name).map_err(|_| InvalidVerificationCall::Tool)? };
+        let tool =
+            ToolRef { namespace, tool: ToolName::new(name).map_err(|_| InvalidVerificationCall::Tool)? };
         if !params.is_object() {
             return Err(InvalidVerificationCall::Params);
         }
@@ -239,7 +240,8 @@ fn match_pointer(at: &Json, pointer: &[Box<str>], wanted: &Json) -> PointerMatch
     match at {
         Json::Null => PointerMatch::Other,
         Json::Array(items) if &**step == "*" => {
-            let looks: Vec<PointerMatch> = items.iter().map(|item| match_pointer(item, rest, wanted)).collect();
+            let looks: Vec<PointerMatch> =
+                items.iter().map(|item| match_pointer(item, rest, wanted)).collect();
             if looks.contains(&PointerMatch::Equal) {
                 PointerMatch::Equal
             } else if looks.contains(&PointerMatch::Missing) {
@@ -249,7 +251,9 @@ fn match_pointer(at: &Json, pointer: &[Box<str>], wanted: &Json) -> PointerMatch
             }
         }
         Json::Array(items) => match step.parse::<usize>() {
-            Ok(number) => items.get(number).map_or(PointerMatch::Other, |item| match_pointer(item, rest, wanted)),
+            Ok(number) => {
+                items.get(number).map_or(PointerMatch::Other, |item| match_pointer(item, rest, wanted))
+            }
             Err(_) => PointerMatch::Missing,
         },
         Json::Object(members) => {
@@ -278,7 +282,8 @@ mod tests {
     use crate::output::RawJson;
 
     fn call(ran_if: &str) -> VerificationCall {
-        VerificationCall::new("bank/payments", &json!({ "invoice": "{invoice}", "last": 10 }), ran_if).unwrap()
+        VerificationCall::new("bank/payments", &json!({ "invoice": "{invoice}", "last": 10 }), ran_if)
+            .unwrap()
     }
 
     fn finding(ran_if: &str, answer: &Json) -> VerificationFinding {

@@ -104,7 +104,10 @@ mod tests {
     fn gr_7_a_silent_call_is_stuck_when_the_idle_limit_is_over() {
         let dog = Watchdog::new(&TIME, at(10));
         assert_eq!(dog.verdict(at(10)), WatchdogVerdict::Fine { next_check: at(310) });
-        assert_eq!(dog.verdict(Timestamp::from_millis(309_999)), WatchdogVerdict::Fine { next_check: at(310) });
+        assert_eq!(
+            dog.verdict(Timestamp::from_millis(309_999)),
+            WatchdogVerdict::Fine { next_check: at(310) }
+        );
         assert_eq!(dog.verdict(at(310)), WatchdogVerdict::Stuck);
         assert_eq!(dog.verdict(at(100_000)), WatchdogVerdict::Stuck);
     }

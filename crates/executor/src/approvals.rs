@@ -7,17 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use steadfast_core::approval::{
-    ApprovalLedger, DecisionEffect, ApprovalDecision, Grantor, ApprovalDecisionError, ParkedRequest, ParkedRequestId, SpendVerdict, ApprovalSubject,
+    ApprovalDecision, ApprovalDecisionError, ApprovalLedger, ApprovalSubject, DecisionEffect, Grantor,
+    ParkedRequest, ParkedRequestId, SpendVerdict,
 };
 use steadfast_core::id::{Digest, RequestId, SessionKey, TenantId, ToolRef};
 use steadfast_core::notification::Notification;
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::AnnotationHints;
 use steadfast_core::trust::{Escalation, Signature, TrustTarget};
-use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, StoreError, StoreErrorKind, DocumentWriteOutcome};
+use steadfast_store::{
+    DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, StoreError, StoreErrorKind,
+};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::audit::{OperatorIdentity, AuditAction, AuditChange};
+use crate::audit::{AuditAction, AuditChange, OperatorIdentity};
 use crate::cells::TenantState;
 use crate::engine::{Engine, EngineInner};
 use crate::telemetry_hooks::SystemEvent;
@@ -223,8 +226,9 @@ impl EngineInner {
         let _changing = self.machines.tenants.get(tenant).changing_approvals.clone().lock_owned().await;
         let mut found = self.store.read(&name).await?;
         for _ in 0..TRIES {
-            let mut approvals =
-                found.as_ref().map_or_else(|| Ok(ApprovalLedger::default()), |document| read(&document.body))?;
+            let mut approvals = found
+                .as_ref()
+                .map_or_else(|| Ok(ApprovalLedger::default()), |document| read(&document.body))?;
             self.notify_remote_requests(tenant, &approvals);
             let before = approvals.clone();
             let result = change(&mut approvals);
@@ -247,7 +251,10 @@ impl EngineInner {
                 DocumentWriteOutcome::Stale(now) => found = now,
             }
         }
-        Err(StoreError::not_done(StoreErrorKind::Full, "too many concurrent changes of the approvals; try again"))
+        Err(StoreError::not_done(
+            StoreErrorKind::Full,
+            "too many concurrent changes of the approvals; try again",
+        ))
     }
 
     /// Changes the approvals like `change_approvals`. If the store fails, it changes only the copy in memory.
@@ -282,11 +289,16 @@ impl EngineInner {
         let asked = {
             let judged = cell.judged.lock();
             let mut open = judged.approvals.parked(now);
-            let is_first = |(open, parked): &(ParkedRequestId, &ParkedRequest)| *open == id && parked.askers == 1;
+            let is_first =
+                |(open, parked): &(ParkedRequestId, &ParkedRequest)| *open == id && parked.askers == 1;
             open.find(is_first).map(|(_, parked)| Notification::approval(tenant.as_ref(), id, parked))
         };
         if let Some(asked) = asked {
-            self.telemetry_hooks.notify(Notification { request_id: request_id.cloned(), for_client, ..asked });
+            self.telemetry_hooks.notify(Notification {
+                request_id: request_id.cloned(),
+                for_client,
+                ..asked
+            });
         }
     }
 
@@ -364,6 +376,9 @@ fn document(tenant: &Option<TenantId>) -> DocumentName {
 
 fn read(body: &str) -> Result<ApprovalLedger, StoreError> {
     serde_json::from_str(body).map_err(|error| {
-        StoreError::not_done(StoreErrorKind::Unreadable, format!("the stored approvals cannot be read: {error}"))
+        StoreError::not_done(
+            StoreErrorKind::Unreadable,
+            format!("the stored approvals cannot be read: {error}"),
+        )
     })
 }

@@ -10,7 +10,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use steadfast_core::id::TenantId;
 use steadfast_core::{Timestamp, redact};
-use steadfast_store::{JournalEntry, Journal, JournalLimits, JournalPage, JournalPosition, JournalQuery, StoreError, filter_entries};
+use steadfast_store::{
+    Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery, StoreError,
+    filter_entries,
+};
 
 use crate::engine::{Engine, EngineInner};
 use crate::telemetry_hooks::SystemEvent;
@@ -160,7 +163,14 @@ pub enum TenantFilter {
 
 impl Default for AuditQuery {
     fn default() -> Self {
-        Self { tenants: TenantFilter::All, since: Timestamp::ZERO, by: None, deed: None, behind: None, limit: 100 }
+        Self {
+            tenants: TenantFilter::All,
+            since: Timestamp::ZERO,
+            by: None,
+            deed: None,
+            behind: None,
+            limit: 100,
+        }
     }
 }
 
@@ -239,7 +249,8 @@ impl EngineInner {
 
 const FORMAT: u32 = 1;
 /// Size of the audit log.
-const KEEP: JournalLimits = JournalLimits { most: 10_000, most_per_subject: None, age: Duration::from_secs(365 * 86_400) };
+const KEEP: JournalLimits =
+    JournalLimits { most: 10_000, most_per_subject: None, age: Duration::from_secs(365 * 86_400) };
 /// Maximum time that a change waits for its entry.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_NAME: usize = 128;

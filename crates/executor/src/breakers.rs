@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use steadfast_core::Timestamp;
-use steadfast_core::breaker::{CircuitBreaker, BreakerCounts, State, BreakerTransition, BreakerDetails};
+use steadfast_core::breaker::{BreakerCounts, BreakerDetails, BreakerTransition, CircuitBreaker, State};
 use steadfast_core::id::{Domain, Namespace, TenantId, ToolName, ToolRef};
 use steadfast_core::policy::{EnforcementMode, ToolPolicy};
 use steadfast_store::DocumentKind;
 
-use crate::audit::{OperatorIdentity, AuditAction, AuditChange};
+use crate::audit::{AuditAction, AuditChange, OperatorIdentity};
 use crate::cells::{DependencyKey, ToolKey};
 use crate::engine::{Engine, EngineInner};
 use crate::persist::DirtyDocument;

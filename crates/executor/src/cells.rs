@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use steadfast_core::Timestamp;
 use steadfast_core::approval::ApprovalLedger;
 use steadfast_core::breaker::CircuitBreaker;
-use steadfast_core::call::{CallResult, CallRequest, CallMechanisms};
+use steadfast_core::call::{CallMechanisms, CallRequest, CallResult};
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{SessionKey, TenantId, ToolRef};
 use steadfast_core::limit::Limiter;
@@ -252,7 +252,9 @@ impl MachineRegistry {
                 Mutex::new(ToolState { breaker: breaker(), limiter: Limiter::default(), seen: None })
             })
             // A breaker that was forced by hand must not be evicted. One that is locked is in use.
-            .pinning(|cell: &ToolCell| cell.try_lock().is_none_or(|state| state.breaker.is_forced_by_operator())),
+            .pinning(|cell: &ToolCell| {
+                cell.try_lock().is_none_or(|state| state.breaker.is_forced_by_operator())
+            }),
             dependencies: SharedRegistry::new(Self::MOST, move || DependencyCell {
                 breaker: Mutex::new(breaker()),
                 load: Mutex::default(),

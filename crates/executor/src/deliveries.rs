@@ -132,8 +132,9 @@ impl Deliveries {
     /// the confirmation from the old one.
     pub(crate) async fn arrives(&self, receipt: &DeliveryReceipt) -> bool {
         // All followers of a run get its response.
-        let handed_over =
-            |(doubted, word): &(DeliveryReceipt, watch::Receiver<bool>)| (doubted == receipt).then(|| word.clone());
+        let handed_over = |(doubted, word): &(DeliveryReceipt, watch::Receiver<bool>)| {
+            (doubted == receipt).then(|| word.clone())
+        };
         let words: Vec<_> = self.in_doubt.lock().iter().filter_map(handed_over).collect();
         if words.is_empty() {
             return false;

@@ -11,35 +11,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{self, ApprovalDecision, Grantor, ParkedRequest, ParkedRequestId, SpendVerdict, ApprovalSubject};
+use steadfast_core::approval::{
+    self, ApprovalDecision, ApprovalSubject, Grantor, ParkedRequest, ParkedRequestId, SpendVerdict,
+};
 use steadfast_core::call::{
-    ApprovalOutcome, ApprovalRequest, BreakerScope, Call, CallResult, CutReason, CallEvent, DeferredWrite, CallNotice, OtherWaiters, AttemptReport, Provenance,
-    AttemptCommand, NextStep, UpstreamSignal, WakeReason,
+    ApprovalOutcome, ApprovalRequest, AttemptCommand, AttemptReport, BreakerScope, Call, CallEvent,
+    CallNotice, CallResult, CutReason, DeferredWrite, NextStep, OtherWaiters, Provenance, UpstreamSignal,
+    WakeReason,
 };
 use steadfast_core::classify::record::detect_severity;
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
-use steadfast_core::dedupe::{Claim, ClaimVerdict, ClaimOwner, RenewVerdict, ReplayReason};
+use steadfast_core::dedupe::{Claim, ClaimOwner, ClaimVerdict, RenewVerdict, ReplayReason};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Domain;
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::{EnforcementMode, ToolClass};
-use steadfast_core::rehearse::{RecordedEvent, EventTrail, RecordedEventKind};
+use steadfast_core::rehearse::{EventTrail, RecordedEvent, RecordedEventKind};
 use steadfast_core::trust::TrustTarget;
 use steadfast_store::{Store, StoreError};
 use tokio::sync::watch;
 
-use crate::approvals::{ClientDecision, ApprovalPrompter, ClientDecisionFuture};
+use crate::approvals::{ApprovalPrompter, ClientDecision, ClientDecisionFuture};
 use crate::audit::{OperatorIdentity, OperatorSurface};
 use crate::cells::{CallMachines, SessionId};
-use crate::signals::CallSignal;
 use crate::engine::{CallerSlot, EngineInner, coarser};
 use crate::followers::{self, RunRegistration};
 use crate::history::{FinishedCall, SurfaceFacts};
-use crate::store_retry::StoreRetry;
 use crate::persist::DirtyDocument;
 use crate::registry::ToolRegistry;
+use crate::signals::CallSignal;
+use crate::store_retry::StoreRetry;
 use crate::telemetry_hooks::EngineListener;
-use crate::tool::{ToolResult, DynTool, Attempt, AttemptEndFuture, AttemptError, AttemptFuture, ToolFault};
+use crate::tool::{Attempt, AttemptEndFuture, AttemptError, AttemptFuture, DynTool, ToolFault, ToolResult};
 
 /// Time that an attempt has to return a result after it was cancelled.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -276,7 +279,9 @@ impl CallDriver {
                 NextStep::Finish { result, deferred: kept } => {
                     self.unsaved = kept.iter().find_map(|kept| match kept {
                         DeferredWrite::Save(save) => Some(save.claimed.owner.clone()),
-                        DeferredWrite::Release(_) | DeferredWrite::Park(_) | DeferredWrite::GiveBack { .. } => None,
+                        DeferredWrite::Release(_)
+                        | DeferredWrite::Park(_)
+                        | DeferredWrite::GiveBack { .. } => None,
                     });
                     let kept = kept.into_iter().map(|kept| StoreRetry::of(kept, self));
                     let (first, later): (Vec<_>, Vec<_>) = kept.partition(StoreRetry::precedes_response);
@@ -323,7 +328,8 @@ impl CallDriver {
         match (held, &self.renewal) {
             (Some(_), LeaseRenewal::None) => self.renewal = LeaseRenewal::Due(now + self.lease() / 3),
             (None, LeaseRenewal::Due(_)) => self.renewal = LeaseRenewal::None,
-            (Some(_), LeaseRenewal::Due(_) | LeaseRenewal::Asked(_)) | (None, LeaseRenewal::None | LeaseRenewal::Asked(_)) => {}
+            (Some(_), LeaseRenewal::Due(_) | LeaseRenewal::Asked(_))
+            | (None, LeaseRenewal::None | LeaseRenewal::Asked(_)) => {}
         }
     }
 
@@ -401,7 +407,9 @@ impl CallDriver {
                     return CallEvent::Cancelled(self.others());
                 }
                 DriverEvent::Signal(CallSignal::LastFollowerLeft) => {}
-                DriverEvent::Signal(CallSignal::Disconnected) => return CallEvent::Disconnected(self.others()),
+                DriverEvent::Signal(CallSignal::Disconnected) => {
+                    return CallEvent::Disconnected(self.others());
+                }
                 DriverEvent::Stop => {
                     self.stopped = true;
                     return CallEvent::Cancelled(OtherWaiters::None);
@@ -490,11 +498,13 @@ impl CallDriver {
                         detect_severity(&output, &policy.classify, self.inner.clock.now())
                     }
                 };
-                AttemptReport::Success { output, detect_severity }
+                AttemptReport::Success { output, concern }
             }
             Err(AttemptError::InputRequired(output)) => AttemptReport::InputRequired { output },
             Err(AttemptError::NotRun(fault)) => AttemptReport::NotRun { fault },
-            Err(AttemptError::Failed(ToolFault { fault, output })) => AttemptReport::Failure { fault, output },
+            Err(AttemptError::Failed(ToolFault { fault, output })) => {
+                AttemptReport::Failure { fault, output }
+            }
         })
     }
 
@@ -506,7 +516,9 @@ impl CallDriver {
     }
 
     async fn cut(&mut self, cut: CutReason) -> CallEvent {
-        let DriverActivity::Attempt { started, .. } = &self.going else { return CallEvent::Woke(WakeReason::Time) };
+        let DriverActivity::Attempt { started, .. } = &self.going else {
+            return CallEvent::Woke(WakeReason::Time);
+        };
         let after = self.inner.clock.now().since(*started);
         let why = match cut {
             CutReason::Silent(_) | CutReason::TooLong => "the tool did not answer in time",
@@ -519,7 +531,8 @@ impl CallDriver {
     /// Ends the attempt because the engine stops. Its outcome stays unknown.
     async fn lost(&mut self) -> CallEvent {
         let source = FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
-        self.end_attempt(AttemptFault::new(source, "the engine was shut down while the tool was at work")).await
+        self.end_attempt(AttemptFault::new(source, "the engine was shut down while the tool was at work"))
+            .await
     }
 
     /// Ends the attempt. It is signalled first, and a result that it returns within the grace period still counts.
@@ -575,11 +588,22 @@ impl CallDriver {
         let now = self.inner.clock.now();
         let asked = self.inner.change_approvals_at_least_here(&self.call.request().tenant, |approvals| {
             let policy = &self.call.policy().approval;
-            approvals.ask(wanted(&self.call, DecisionSource::of(&ask)), &ask.escalation, Some(&shown), policy, now)
+            approvals.ask(
+                wanted(&self.call, DecisionSource::of(&ask)),
+                &ask.escalation,
+                Some(&shown),
+                policy,
+                now,
+            )
         });
         let id = asked.await.id;
         let request = self.call.request();
-        self.inner.notify_approval_request(&request.tenant, id, Some(&request.id), self.call.policy().trust.notify);
+        self.inner.notify_approval_request(
+            &request.tenant,
+            id,
+            Some(&request.id),
+            self.call.policy().trust.notify,
+        );
         // Requests that only an operator may approve are not sent to the client.
         let caller = match (&self.asker, self.parked(id)) {
             (Some(asker), Some(parked)) if !ask.operator_only => Some(asker.ask(id, parked)),
@@ -765,7 +789,9 @@ impl DriverActivity {
                             *caller = None;
                             return match asked {
                                 ClientDecision::Decided(decision) => ActivityResult::Asked(*id, decision),
-                                ClientDecision::Unavailable => ActivityResult::Answered(ApprovalOutcome::Unreachable),
+                                ClientDecision::Unavailable => {
+                                    ActivityResult::Answered(ApprovalOutcome::Unreachable)
+                                }
                                 ClientDecision::PutToCaller(question) => {
                                     ActivityResult::Answered(ApprovalOutcome::PutToCaller(question))
                                 }
@@ -774,8 +800,12 @@ impl DriverActivity {
                         approval::ApprovalStatus::Granted(grant) => {
                             return ActivityResult::Answered(ApprovalOutcome::Granted(Some(grant)));
                         }
-                        approval::ApprovalStatus::Denied => return ActivityResult::Answered(ApprovalOutcome::Denied),
-                        approval::ApprovalStatus::Gone => return ActivityResult::Answered(ApprovalOutcome::Unreachable),
+                        approval::ApprovalStatus::Denied => {
+                            return ActivityResult::Answered(ApprovalOutcome::Denied);
+                        }
+                        approval::ApprovalStatus::Gone => {
+                            return ActivityResult::Answered(ApprovalOutcome::Unreachable);
+                        }
                     }
                 }
             }

@@ -14,21 +14,23 @@ use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::ApprovalChannel;
 use steadfast_core::call::{
-    Call, CallId, CallResult, EqualCallPolicy, IntakeContext, CallerKeyScope, CallNotice, CallRequest, RunnerKind, CallerPatience,
+    Call, CallId, CallNotice, CallRequest, CallResult, CallerKeyScope, CallerPatience, EqualCallPolicy,
+    IntakeContext, RunnerKind,
 };
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Claim, LocalKnowledge, ClaimOwner, ProcessIdentity, RunId};
+use steadfast_core::dedupe::{Claim, ClaimOwner, LocalKnowledge, ProcessIdentity, RunId};
 use steadfast_core::envelope::{
     BreakerHint, CallEnvelope, EnvelopeError, ErrorBody, ResultEnvelope, UnknownFieldPolicy,
 };
 use steadfast_core::id::{ActorId, Digest, Domain, TurnId};
 use steadfast_core::json::JsonDocument;
 use steadfast_core::notification::Notification;
-use steadfast_core::policy::{AnnotationHints, ArgumentCheck, ToolPolicy, PolicyProfile, ToolClass};
-use steadfast_core::rehearse::{RecordedEvent, EventTrail, RecordedEventKind};
+use steadfast_core::policy::{AnnotationHints, ArgumentCheck, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_core::rehearse::{EventTrail, RecordedEvent, RecordedEventKind};
 use steadfast_core::trust::TrustBounds;
 use steadfast_store::{
-    TimeSource, JournalEntry, JournalLimits, MemoryOptions, MemoryStore, LocalProcessMonitor, Store, StoreError, SystemClock, this_process,
+    JournalEntry, JournalLimits, LocalProcessMonitor, MemoryOptions, MemoryStore, Store, StoreError,
+    SystemClock, TimeSource, this_process,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
@@ -37,28 +39,28 @@ use tokio_util::task::TaskTracker;
 
 use crate::approvals::ApprovalPrompter;
 use crate::cells::{CallMachines, DependencyKey, MachineRegistry, SessionId, ToolKey};
-use crate::signals::{CallSignals, AttemptCancellation};
-use crate::deliveries::{DeliveryHandle, Deliveries};
+use crate::deliveries::{Deliveries, DeliveryHandle};
 use crate::driver::CallDriver;
 use crate::failures;
 use crate::followers::InFlightRuns;
-use crate::write_queue::WriteQueue;
 use crate::guards::GuardTrips;
 use crate::history::{self, FinishedCall, SurfaceFacts};
 use crate::hooks::{HookRunner, Hooks};
 use crate::host_calls::HostCalls;
-use crate::tool_info::{ArgumentAssistance, ToolInfo};
-use crate::store_retry::RetryQueue;
 use crate::pauses::DedupePauses;
 use crate::persist::DirtyDocuments;
 use crate::policies::PolicySource;
 use crate::registry::ToolRegistry;
-use crate::telemetry_hooks::{NoticeContext, EngineEvent, EngineListener, TelemetryHooks, RejectedCall};
+use crate::signals::{AttemptCancellation, CallSignals};
+use crate::store_retry::RetryQueue;
+use crate::telemetry_hooks::{EngineEvent, EngineListener, NoticeContext, RejectedCall, TelemetryHooks};
 use crate::tool::{DynTool, ToolDescription, ToolHandler};
+use crate::tool_info::{ArgumentAssistance, ToolInfo};
 use crate::tool_lists::ToolListCache;
 use crate::trust_file::{TrustFile, TrustStorage};
 use crate::turns::{self, RunningTurns};
 use crate::verification_log::{OutcomeRecipient, VerificationLog};
+use crate::write_queue::WriteQueue;
 
 /// Runs calls with deduplication, retries, circuit breakers, approvals and the other mechanisms of Steadfast.
 /// Cheap to clone; all clones are one engine.
@@ -236,7 +238,12 @@ impl Engine {
     }
 
     /// Makes a call like [`call`](Self::call), with facts that the envelope does not contain.
-    pub fn call_with(&self, envelope: CallEnvelope, tool: impl ToolHandler, options: CallOptions) -> PendingCall {
+    pub fn call_with(
+        &self,
+        envelope: CallEnvelope,
+        tool: impl ToolHandler,
+        options: CallOptions,
+    ) -> PendingCall {
         self.dispatch(Arc::new(envelope), Arc::new(tool), options, RunnerKind::Driver)
     }
 
@@ -540,9 +547,10 @@ impl CallerSlot {
         at: u64,
     ) {
         if !self.given.load(Ordering::Acquire) {
-            let told = result
-                .is_unknown_outcome()
-                .then(|| OutcomeRecipient { session: SessionId::of(request), server: request.tool.namespace.clone() });
+            let told = result.is_unknown_outcome().then(|| OutcomeRecipient {
+                session: SessionId::of(request),
+                server: request.tool.namespace.clone(),
+            });
             let receipt = result.receipt.clone();
             let arrival = receipt.map(|receipt| deliveries.hand_over(receipt, store.clone(), told, at));
             let remarks = result.remarks().collect();
@@ -615,7 +623,11 @@ impl EngineInner {
     }
 
     /// Returns the class of the tool of a call, as far as it is known.
-    pub(crate) fn class_of(&self, envelope: &CallEnvelope, annotations: AnnotationHints) -> Option<ToolClass> {
+    pub(crate) fn class_of(
+        &self,
+        envelope: &CallEnvelope,
+        annotations: AnnotationHints,
+    ) -> Option<ToolClass> {
         let params = CallRequest::params(envelope).ok()?;
         Some(self.policies.policy(envelope, params.root(), annotations).class)
     }

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use steadfast_core::classify::record::FailureRecord;
 use steadfast_core::id::{TenantId, ToolRef};
-use steadfast_store::{JournalEntry, Journal, JournalLimits, JournalPage, JournalPosition, JournalQuery, StoreError, filter_entries};
+use steadfast_store::{
+    Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery, StoreError,
+    filter_entries,
+};
 
 use crate::audit::TenantFilter;
 use crate::engine::{Engine, EngineInner};
@@ -42,7 +45,11 @@ impl Engine {
             (Some(tool), TenantFilter::One(tenant)) => Some(subject(tenant.as_ref(), tool)),
             (Some(_), TenantFilter::All) | (None, _) => None,
         };
-        let query = JournalQuery { subject, before: page.behind, ..JournalQuery::newest(Journal::Failures, page.limit) };
+        let query = JournalQuery {
+            subject,
+            before: page.behind,
+            ..JournalQuery::newest(Journal::Failures, page.limit)
+        };
         let fits = |record: &FailureRecord| {
             page.tool.as_ref().is_none_or(|tool| record.tool == *tool)
                 && match &page.tenants {
@@ -93,7 +100,8 @@ fn subject(tenant: Option<&TenantId>, tool: &ToolRef) -> Arc<str> {
 }
 
 /// Number of failures to store per tool, and in total.
-const KEEP: JournalLimits = JournalLimits { most: 100_000, most_per_subject: Some(100), age: Duration::from_secs(30 * 86_400) };
+const KEEP: JournalLimits =
+    JournalLimits { most: 100_000, most_per_subject: Some(100), age: Duration::from_secs(30 * 86_400) };
 /// Maximum number of records that wait to be written or are being written.
 const WAITING: usize = 4096;
 /// Number of records to search per page. If they contain too few matches, the next page continues.

@@ -188,7 +188,10 @@ mod tests {
         }
         let alone = runs.enter(key(), &Arc::default());
         alone.refused(&refusal());
-        assert!(matches!(&*runs.follow(key()).unwrap().borrow(), RunState::Refused(_)), "nobody waited before");
+        assert!(
+            matches!(&*runs.follow(key()).unwrap().borrow(), RunState::Refused(_)),
+            "nobody waited before"
+        );
     }
 
     #[test]

@@ -7,12 +7,12 @@ use serde::Serialize;
 use steadfast_core::call::{Call, CallResult};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::guard::{GuardLayer, ActiveRefusal};
+use steadfast_core::guard::{ActiveRefusal, GuardLayer};
 use steadfast_core::id::{Digest, ModelId, SessionKey, TenantId, ToolRef, TurnId};
 use steadfast_core::{Timestamp, redact};
 use steadfast_store::StoreError;
 
-use crate::audit::{OperatorIdentity, AuditAction, AuditChange};
+use crate::audit::{AuditAction, AuditChange, OperatorIdentity};
 use crate::cells::SessionId;
 use crate::engine::{Engine, EngineInner};
 use crate::persist::DirtyDocument;
@@ -142,7 +142,9 @@ impl Engine {
         }
         let on = session.map_or_else(|| "calls without a conversation".to_owned(), ToString::to_string);
         let before = Some(format!("{} stopped", freed.len()));
-        inner.audited(by, AuditChange { deed: AuditAction::GuardReset, tenant, on, before, after: None }).await;
+        inner
+            .audited(by, AuditChange { deed: AuditAction::GuardReset, tenant, on, before, after: None })
+            .await;
         Ok(freed)
     }
 }
@@ -158,7 +160,12 @@ impl GuardTrips {
 
     /// Adds a trip. A model that repeats itself causes one trip after the other: a trip that equals a known one is only
     /// counted, which avoids the redaction.
-    fn add(&self, known: impl Fn(&GuardTrip) -> bool, again: impl FnOnce(&mut GuardTrip), new: impl FnOnce() -> GuardTrip) {
+    fn add(
+        &self,
+        known: impl Fn(&GuardTrip) -> bool,
+        again: impl FnOnce(&mut GuardTrip),
+        new: impl FnOnce() -> GuardTrip,
+    ) {
         let mut trips = self.0.lock();
         if let Some(at) = trips.iter().rposition(known) {
             if let Some(mut trip) = trips.remove(at) {

@@ -10,9 +10,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use steadfast_core::approval::ApprovalChannel;
 use steadfast_core::call::{
-    AttemptEndVisibility, Call, CallResult, Deduplication, Provenance, RecordStatus, RunnerKind, UpstreamKey, ResultStage, CallerPatience,
+    AttemptEndVisibility, Call, CallResult, CallerPatience, Deduplication, Provenance, RecordStatus,
+    ResultStage, RunnerKind, UpstreamKey,
 };
-use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::dedupe::AttemptRecord;
 use steadfast_core::envelope::{BreakerHint, CallContext};
 use steadfast_core::id::{
@@ -20,12 +21,12 @@ use steadfast_core::id::{
 };
 use steadfast_core::policy::{AnnotationHints, ToolClass};
 use steadfast_core::redact;
-use steadfast_core::rehearse::{RecordedRequest, RecordedAttempt, RecordedEvent, EventTrail};
+use steadfast_core::rehearse::{EventTrail, RecordedAttempt, RecordedEvent, RecordedRequest};
 use steadfast_core::stats::ScoreOutcome;
 use steadfast_core::{Timestamp, millis};
-use steadfast_store::{JournalEntry, Journal, JournalLimits};
+use steadfast_store::{Journal, JournalEntry, JournalLimits};
 
-use crate::engine::{TurnResubmission, EngineInner};
+use crate::engine::{EngineInner, TurnResubmission};
 use crate::write_queue::WriteQueue;
 
 /// One call in the history.

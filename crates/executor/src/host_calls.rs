@@ -18,7 +18,7 @@ use steadfast_core::envelope::CallEnvelope;
 use tokio::sync::{Notify, oneshot};
 
 use crate::engine::{CallOptions, CallResponse, CallerSlot, Engine};
-use crate::tool::{ToolResult, Attempt, AttemptError, ToolHandler};
+use crate::tool::{Attempt, AttemptError, ToolHandler, ToolResult};
 
 /// Id of a call that the host runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,7 +141,12 @@ impl Engine {
     }
 
     /// Reports the result of an attempt by the host.
-    pub async fn report(&self, call: HostCallId, attempt: u32, answer: ToolResult) -> Result<HostStep, HostError> {
+    pub async fn report(
+        &self,
+        call: HostCallId,
+        attempt: u32,
+        answer: ToolResult,
+    ) -> Result<HostStep, HostError> {
         let host = self.inner.hosted.find(call)?;
         let report = {
             let mut ordered = host.ordered.lock();
@@ -225,7 +230,12 @@ impl HostCall {
         let mut ordered = self.ordered.lock();
         let ordered = ordered.as_mut().filter(|ordered| !ordered.fetched)?;
         ordered.fetched = true;
-        Some(RunOrder { call, attempt: ordered.attempt, deadline: ordered.deadline, run: ordered.run.clone() })
+        Some(RunOrder {
+            call,
+            attempt: ordered.attempt,
+            deadline: ordered.deadline,
+            run: ordered.run.clone(),
+        })
     }
 }
 

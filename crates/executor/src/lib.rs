@@ -43,66 +43,77 @@
 mod approvals;
 mod audit;
 mod breakers;
-mod panics;
 mod cells;
 mod clock;
-mod signals;
 mod deliveries;
 mod driver;
 mod engine;
 mod failures;
 mod followers;
-mod write_queue;
 mod guards;
 mod history;
 mod hooks;
 mod host_calls;
-mod tool_info;
-mod store_retry;
+mod panics;
 mod pauses;
 mod persist;
 mod policies;
 mod recent_activity;
 mod recording;
 mod records;
-mod reports;
-mod views;
-mod server_names;
 mod registry;
-mod trust;
+mod reports;
+mod server_names;
+mod signals;
+mod store_retry;
 mod telemetry_hooks;
 mod tool;
+mod tool_info;
 mod tool_lists;
+mod trust;
 mod trust_file;
 mod turns;
 mod undelivered;
-mod verification_log;
 mod verification_call;
+mod verification_log;
+mod views;
+mod write_queue;
 
-pub use approvals::{ApprovalError, ClientDecision, ApprovalPrompter, ClientDecisionFuture, ActionApproval, ActionRequest};
-pub use audit::{AuditEntry, AuditQuery, OperatorIdentity, AuditAction, AuditChange, OperatorSurface, TenantFilter};
-pub use breakers::{BreakerSubject, BreakerKey, BreakerView, InvalidBreakerKey, ChangeScope, BreakerOverride, BreakerChange};
+pub use approvals::{
+    ActionApproval, ActionRequest, ApprovalError, ApprovalPrompter, ClientDecision, ClientDecisionFuture,
+};
+pub use audit::{
+    AuditAction, AuditChange, AuditEntry, AuditQuery, OperatorIdentity, OperatorSurface, TenantFilter,
+};
+pub use breakers::{
+    BreakerChange, BreakerKey, BreakerOverride, BreakerSubject, BreakerView, ChangeScope, InvalidBreakerKey,
+};
 pub use clock::RuntimeClock;
 pub use deliveries::DeliveryHandle;
 pub use engine::{
-    CallOptions, CallResponse, PendingCall, CallCanceller, ShutdownReport, Engine, EngineBuilder, TurnResubmission, ProgressSignals,
+    CallCanceller, CallOptions, CallResponse, Engine, EngineBuilder, PendingCall, ProgressSignals,
+    ShutdownReport, TurnResubmission,
 };
 pub use failures::FailureQuery;
-pub use guards::{GuardView, StoppedSession, GuardTrip};
+pub use guards::{GuardTrip, GuardView, StoppedSession};
 pub use history::CallFacts;
 pub use hooks::{HookFuture, Hooks, PATIENCE};
-pub use host_calls::{HostStep, HostError, RunOrder, HeartbeatReply, HostCallId};
-pub use tool_info::ToolInfo;
+pub use host_calls::{HeartbeatReply, HostCallId, HostError, HostStep, RunOrder};
 pub use policies::PolicySource;
-pub use recent_activity::{CallEnd, CallStep, CallTrace, CallMinute, RecentActivity, CallSeries, CallTally, StepTone};
+pub use recent_activity::{
+    CallEnd, CallMinute, CallSeries, CallStep, CallTally, CallTrace, RecentActivity, StepTone,
+};
 pub use recording::Recording;
-pub use views::{CountSource, DomainView, ModelScore, AvailableTool, ToolScore, ToolView};
+pub use registry::{ResolvedTool, SharedTool, ToolRegistries, ToolRegistry};
 pub use server_names::{failed_servers, servers_of_one_name};
-pub use registry::{ResolvedTool, SharedTool, ToolRegistry, ToolRegistries};
-pub use trust::is_named;
-pub use telemetry_hooks::{NoticeContext, EngineEvent, EngineListener, SystemEvent, TurnContext, TurnSpan, RejectedCall};
-pub use tool::{ToolResult, Attempt, ToolDescription, AttemptError, ToolHandler, ToolFault};
+pub use telemetry_hooks::{
+    EngineEvent, EngineListener, NoticeContext, RejectedCall, SystemEvent, TurnContext, TurnSpan,
+};
+pub use tool::{Attempt, AttemptError, ToolDescription, ToolFault, ToolHandler, ToolResult};
+pub use tool_info::ToolInfo;
 pub use tool_lists::LastAnnotations;
+pub use trust::is_named;
 pub use trust_file::{JsonConverter, TrustFile, TrustStorage};
-pub use turns::{TurnSummary, TurnOptions, TurnRejection, TurnTraceView, TurnResponse, TurnQuery};
+pub use turns::{TurnOptions, TurnQuery, TurnRejection, TurnResponse, TurnSummary, TurnTraceView};
 pub use undelivered::UndeliveredResponse;
+pub use views::{AvailableTool, CountSource, DomainView, ModelScore, ToolScore, ToolView};

@@ -11,13 +11,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use steadfast_core::breaker::{self, CircuitBreaker, BreakerTransition};
+use steadfast_core::breaker::{self, BreakerTransition, CircuitBreaker};
 use steadfast_core::call::{BreakerScope, CallNotice, CallRequest};
 use steadfast_core::guard::{self, LoopGuard, UnsupportedGuardSnapshot};
 use steadfast_core::id::{Domain, Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::notification::Notification;
-use steadfast_core::trust::{TrustBounds, TrustSnapshot, TrustLedger, changes_between};
-use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, StoreEvent, StoreError, StoreErrorKind, DocumentWriteOutcome};
+use steadfast_core::trust::{TrustBounds, TrustLedger, TrustSnapshot, changes_between};
+use steadfast_store::{
+    DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, StoreError, StoreErrorKind, StoreEvent,
+};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -331,7 +333,11 @@ impl EngineInner {
         (told, stored)
     }
 
-    fn with_breaker<R: Default>(&self, marked: &DirtyDocument, act: impl FnOnce(&mut CircuitBreaker) -> R) -> R {
+    fn with_breaker<R: Default>(
+        &self,
+        marked: &DirtyDocument,
+        act: impl FnOnce(&mut CircuitBreaker) -> R,
+    ) -> R {
         match marked {
             DirtyDocument::Tool(key) => act(&mut self.machines.tools.get(key).lock().breaker),
             DirtyDocument::Dependency(key) => act(&mut self.machines.dependencies.get(key).breaker.lock()),
@@ -438,7 +444,11 @@ fn breaker_lasts(snapshot: &breaker::BreakerSnapshot) -> Option<Duration> {
 
 impl EngineInner {
     /// Adopts stored trust, and notifies operators of changes by other processes.
-    pub(crate) fn adopt_trust(&self, tenant: &Option<TenantId>, snapshot: TrustSnapshot) -> Result<(), String> {
+    pub(crate) fn adopt_trust(
+        &self,
+        tenant: &Option<TenantId>,
+        snapshot: TrustSnapshot,
+    ) -> Result<(), String> {
         let cell = self.machines.tenants.get(tenant);
         let now = self.clock.now();
         let rule_of = |tool: Option<&ToolRef>, domain: Option<&Domain>| self.trust_rule(tenant, tool, domain);

@@ -10,7 +10,12 @@ use steadfast_core::policy::{AnnotationHints, ToolPolicy};
 /// A source of policies. It is queried once per call, in line, so it must be quick.
 pub trait PolicySource: Send + Sync + 'static {
     /// Returns the policy of a call with these parameters, whose tool has these annotations.
-    fn policy(&self, call: &CallEnvelope, params: JsonValue<'_>, annotations: AnnotationHints) -> Arc<ToolPolicy>;
+    fn policy(
+        &self,
+        call: &CallEnvelope,
+        params: JsonValue<'_>,
+        annotations: AnnotationHints,
+    ) -> Arc<ToolPolicy>;
 
     /// Returns true if the server's claim that a tool is safe to repeat is trusted.
     fn trusts_annotations(&self, _server: &Namespace) -> bool {
@@ -20,13 +25,23 @@ pub trait PolicySource: Send + Sync + 'static {
 
 /// Applies the same policy to every call.
 impl PolicySource for Arc<ToolPolicy> {
-    fn policy(&self, _call: &CallEnvelope, _params: JsonValue<'_>, _annotations: AnnotationHints) -> Arc<ToolPolicy> {
+    fn policy(
+        &self,
+        _call: &CallEnvelope,
+        _params: JsonValue<'_>,
+        _annotations: AnnotationHints,
+    ) -> Arc<ToolPolicy> {
         self.clone()
     }
 }
 
 impl<F: Fn(&CallEnvelope) -> Arc<ToolPolicy> + Send + Sync + 'static> PolicySource for F {
-    fn policy(&self, call: &CallEnvelope, _params: JsonValue<'_>, _annotations: AnnotationHints) -> Arc<ToolPolicy> {
+    fn policy(
+        &self,
+        call: &CallEnvelope,
+        _params: JsonValue<'_>,
+        _annotations: AnnotationHints,
+    ) -> Arc<ToolPolicy> {
         self(call)
     }
 }

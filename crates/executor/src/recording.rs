@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::ApprovalChannel;
-use steadfast_core::call::{AttemptEndVisibility, Deduplication, CallerHints, CallRequest, RunnerKind, UpstreamKey, CallerPatience};
-use steadfast_core::dedupe::{RecordAddress, RecordOrigin, ProcessIdentity, RunId};
+use steadfast_core::call::{
+    AttemptEndVisibility, CallRequest, CallerHints, CallerPatience, Deduplication, RunnerKind, UpstreamKey,
+};
+use steadfast_core::dedupe::{ProcessIdentity, RecordAddress, RecordOrigin, RunId};
 use steadfast_core::id::Digest;
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::AnnotationHints;
-use steadfast_core::rehearse::{RecordedRequest, RecordedResult, RecordedCall};
+use steadfast_core::rehearse::{RecordedCall, RecordedRequest, RecordedResult};
 use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::Signature;
-use steadfast_store::{JournalEntry, Journal, JournalQuery, Store, StoreError, filter_entries};
+use steadfast_store::{Journal, JournalEntry, JournalQuery, Store, StoreError, filter_entries};
 
 use crate::history::{CallFacts, FORMAT};
 
@@ -90,14 +92,22 @@ impl CallFacts {
                     start_by: asked.start_by_ms,
                 },
                 waits: if asked.waits_long { CallerPatience::UntilDone } else { CallerPatience::MayGiveUp },
-                end: if asked.end_seen { AttemptEndVisibility::Visible } else { AttemptEndVisibility::Hidden },
+                end: if asked.end_seen {
+                    AttemptEndVisibility::Visible
+                } else {
+                    AttemptEndVisibility::Hidden
+                },
                 reads: Arc::default(),
                 run_by: if asked.run_by_host { RunnerKind::Host } else { RunnerKind::Driver },
                 hints: CallerHints {
                     expected_retry_safe: asked.expected_retry_safe,
                     safety_critical: asked.safety_critical,
                 },
-                channel: if asked.interactive { ApprovalChannel::Interactive } else { ApprovalChannel::Headless },
+                channel: if asked.interactive {
+                    ApprovalChannel::Interactive
+                } else {
+                    ApprovalChannel::Headless
+                },
             },
             breaker: asked.breaker_hint,
             annotations: AnnotationHints {

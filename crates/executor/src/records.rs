@@ -4,17 +4,23 @@
 //! Views therefore check each of their records first, and record the outcome of such a call as unknown. Every surface
 //! shows the same, and the one process that recorded it notifies operators.
 
-use steadfast_core::dedupe::{DedupeRecord, RecordLoss, Resolution, ResolutionRequest, ResolveVerdict, DedupeRules};
+use steadfast_core::dedupe::{
+    DedupeRecord, DedupeRules, RecordLoss, Resolution, ResolutionRequest, ResolveVerdict,
+};
 use steadfast_core::key::RecordKey;
 use steadfast_core::notification::Notification;
-use steadfast_store::{FlushTarget, RecordPage, RecordFilter, StoreError, accept_loss};
+use steadfast_store::{FlushTarget, RecordFilter, RecordPage, StoreError, accept_loss};
 
-use crate::audit::{OperatorIdentity, AuditAction, AuditChange};
+use crate::audit::{AuditAction, AuditChange, OperatorIdentity};
 use crate::engine::{Engine, EngineInner};
 
 impl Engine {
     /// Returns records in the order of their keys. Includes those of read-only calls, which exist in this process only.
-    pub async fn records(&self, selection: &RecordFilter, page: RecordPage) -> Result<Vec<DedupeRecord>, StoreError> {
+    pub async fn records(
+        &self,
+        selection: &RecordFilter,
+        page: RecordPage,
+    ) -> Result<Vec<DedupeRecord>, StoreError> {
         let mut records = self.inner.store.records(selection, page).await?;
         for record in &mut records {
             self.inner.judge(record).await;
@@ -45,7 +51,9 @@ impl Engine {
             FlushTarget::Finished(selection) => (selection.tenant.as_ref(), described(selection)),
         };
         let after = Some(format!("{flushed} forgotten"));
-        self.inner.audited(by, AuditChange { deed: AuditAction::Flushed, tenant, on, before: None, after }).await;
+        self.inner
+            .audited(by, AuditChange { deed: AuditAction::Flushed, tenant, on, before: None, after })
+            .await;
         Ok(flushed)
     }
 
@@ -117,7 +125,11 @@ impl EngineInner {
     }
 
     /// Resolves an unknown outcome, and records the operator.
-    pub(crate) async fn resolve(&self, resolve: &ResolutionRequest, by: &OperatorIdentity) -> Result<ResolveVerdict, StoreError> {
+    pub(crate) async fn resolve(
+        &self,
+        resolve: &ResolutionRequest,
+        by: &OperatorIdentity,
+    ) -> Result<ResolveVerdict, StoreError> {
         let Some(record) = self.store.record(resolve.key).await? else {
             return Ok(ResolveVerdict::NotUnknown);
         };

@@ -11,9 +11,9 @@ use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Domain, Namespace, ToolRef};
 use steadfast_core::policy::SettlingPolicy;
 
+use crate::tool::{Attempt, DynTool, ToolDescription, ToolHandler, ToolResult};
 use crate::tool_info::ToolInfo;
 use crate::views::AvailableTool;
-use crate::tool::{ToolResult, DynTool, Attempt, ToolDescription, ToolHandler};
 
 /// A shared tool of any type.
 #[derive(Clone)]

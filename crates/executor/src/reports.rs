@@ -3,7 +3,7 @@
 use steadfast_core::id::TenantId;
 use steadfast_core::policy::{AnnotationHints, EnforcementMode};
 use steadfast_core::report::ToolReport;
-use steadfast_core::trust::{TrustRules, TrustChange};
+use steadfast_core::trust::{TrustChange, TrustRules};
 
 use crate::engine::Engine;
 use crate::persist::DirtyDocument;

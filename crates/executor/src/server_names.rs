@@ -3,8 +3,8 @@
 use steadfast_core::id::Namespace;
 use steadfast_core::server_name::{KEPT, ServerClaim, ServerFailure, ServerIdentity, ServerNameRecord};
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, LocalProcessMonitor, ProcessMonitor as _, Store, StoreError, this_process,
-    update_document,
+    Document, DocumentKind, DocumentName, LocalProcessMonitor, ProcessMonitor as _, Store, StoreError,
+    this_process, update_document,
 };
 
 use crate::engine::Engine;
@@ -33,7 +33,8 @@ impl Engine {
         let mut named = name.clone();
         update_document(&*inner.store, &document, now + KEPT, |found| {
             let mut names = read(found);
-            named = names.claim(name, server, &inner.process, |process| neighbours.check_process(process), now);
+            named =
+                names.claim(name, server, &inner.process, |process| neighbours.check_process(process), now);
             serde_json::to_string(&names).unwrap_or_default().into()
         })
         .await?;

@@ -12,14 +12,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{ApprovalLedger, GrantId, ParkedRequestId, ApprovalSubject};
-use steadfast_core::call::{ApprovalRequest, DeferredWrite, CallRequest};
+use steadfast_core::approval::{ApprovalLedger, ApprovalSubject, GrantId, ParkedRequestId};
+use steadfast_core::call::{ApprovalRequest, CallRequest, DeferredWrite};
 use steadfast_core::dedupe::{ReleaseRequest, SaveRequest};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Digest, TenantId};
 use steadfast_core::policy::ApprovalPolicy;
 use steadfast_core::redact;
-use steadfast_store::{TimeSource, Store, StoreError};
+use steadfast_store::{Store, StoreError, TimeSource};
 use tokio::sync::Notify;
 
 use crate::engine::EngineInner;
@@ -115,7 +115,10 @@ impl RetryQueue {
     pub(crate) fn make_due(&self, now: Timestamp) {
         for keeping in &mut self.queue.lock().waiting {
             if keeping.tries > 0
-                || matches!(keeping.what, StoreOperation::Save(..) | StoreOperation::Park(_) | StoreOperation::GiveBack { .. })
+                || matches!(
+                    keeping.what,
+                    StoreOperation::Save(..) | StoreOperation::Park(_) | StoreOperation::GiveBack { .. }
+                )
             {
                 keeping.due = keeping.due.min(now);
             }
@@ -231,7 +234,9 @@ impl StoreRetry {
         let now = drive.inner.clock.now();
         let (what, due) = match kept {
             DeferredWrite::Save(save) => (StoreOperation::Save(drive.store.clone(), save), now + FIRST_PAUSE),
-            DeferredWrite::Release(release) => (StoreOperation::Release(drive.store.clone(), release), now + COMMAND_LIVES),
+            DeferredWrite::Release(release) => {
+                (StoreOperation::Release(drive.store.clone(), release), now + COMMAND_LIVES)
+            }
             DeferredWrite::Park(ask) => {
                 let request = drive.call.request();
                 let parking = DeferredApproval {
@@ -270,7 +275,12 @@ impl StoreOperation {
                 let now = inner.clock.now();
                 let ask = |approvals: &mut ApprovalLedger| parking.ask(approvals, now);
                 let id = inner.change_approvals(&parking.tenant, ask).await?;
-                inner.notify_approval_request(&parking.tenant, id, Some(&parking.request.id), parking.for_client);
+                inner.notify_approval_request(
+                    &parking.tenant,
+                    id,
+                    Some(&parking.request.id),
+                    parking.for_client,
+                );
                 Ok(())
             }
             Self::GiveBack { tenant, grant, spender } => {

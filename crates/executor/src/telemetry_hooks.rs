@@ -12,16 +12,16 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::BreakerTransition;
-use steadfast_core::call::{CallResult, CallNotice, CallRequest};
+use steadfast_core::call::{CallNotice, CallRequest, CallResult};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::ClaimOwner;
-use steadfast_core::envelope::{CallEnvelope, ErrorBody, CallerIdentity};
+use steadfast_core::envelope::{CallEnvelope, CallerIdentity, ErrorBody};
 use steadfast_core::id::{Digest, RequestId, SessionKey, TenantId, ToolRef, TurnId};
 use steadfast_core::notification::Notification;
 use steadfast_core::policy::ToolPolicy;
 use steadfast_core::trust::TrustChange;
-use steadfast_core::turn::trace::{TraceEvent, TraceNote, TraceSpan, TraceId};
-use steadfast_store::{StoreEvent, StoreError};
+use steadfast_core::turn::trace::{TraceEvent, TraceId, TraceNote, TraceSpan};
+use steadfast_store::{StoreError, StoreEvent};
 use tokio::sync::broadcast;
 
 use crate::audit::AuditEntry;
@@ -275,7 +275,12 @@ impl TelemetryHooks {
     }
 
     /// Passes notices on to the listeners and subscribers. `own` is the listener for this call alone.
-    pub(crate) fn notices(&self, about: &NoticeContext<'_>, own: Option<&dyn EngineListener>, notices: &mut Vec<CallNotice>) {
+    pub(crate) fn notices(
+        &self,
+        about: &NoticeContext<'_>,
+        own: Option<&dyn EngineListener>,
+        notices: &mut Vec<CallNotice>,
+    ) {
         for notice in &*notices {
             self.each(|listener| listener.notice(about, notice));
             own.into_iter().for_each(|own| own.notice(about, notice));
@@ -327,7 +332,11 @@ impl TelemetryHooks {
         });
     }
 
-    pub(crate) fn traceparent<'a>(&self, about: impl FnOnce() -> NoticeContext<'a>, attempt: u32) -> Option<String> {
+    pub(crate) fn traceparent<'a>(
+        &self,
+        about: impl FnOnce() -> NoticeContext<'a>,
+        attempt: u32,
+    ) -> Option<String> {
         if self.listeners.is_empty() {
             return None;
         }

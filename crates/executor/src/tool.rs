@@ -17,8 +17,8 @@ use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{DedupePolicy, MechanismModes, SettlingPolicy};
 
-use crate::panics::CatchPanic;
 use crate::engine::CallerSlot;
+use crate::panics::CatchPanic;
 use crate::tool_info::ToolInfo;
 
 /// Result of an attempt: the output of the tool, or the reason for its absence.

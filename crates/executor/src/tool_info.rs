@@ -42,7 +42,8 @@ impl ArgumentAssistance {
         let Some(error) = result.error.as_mut().filter(|error| error.code == Code::InvalidArguments) else {
             return;
         };
-        let sent = JsonDocument::parse(self.envelope.payload.params.as_str().as_bytes(), JsonLimits::PARAMS).ok();
+        let sent =
+            JsonDocument::parse(self.envelope.payload.params.as_str().as_bytes(), JsonLimits::PARAMS).ok();
         let (Some(schema), Some(sent)) = (self.tool.schema(), sent) else { return };
         let hint = guard::hint(schema.root(), sent.root(), &error.message, self.put_there.as_deref());
         error.message = format!("{}\n{}", error.message, redact::text(&hint));

@@ -130,7 +130,11 @@ impl ToolHints {
 
     fn read(self) -> AnnotationHints {
         let Self { read_only_hint, destructive_hint, idempotent_hint } = self;
-        AnnotationHints { read_only: read_only_hint, destructive: destructive_hint, idempotent: idempotent_hint }
+        AnnotationHints {
+            read_only: read_only_hint,
+            destructive: destructive_hint,
+            idempotent: idempotent_hint,
+        }
     }
 }
 

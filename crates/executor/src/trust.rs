@@ -1,10 +1,10 @@
 //! Trust in tools for operators: views, and changes that restore trust.
 
 use steadfast_core::id::{Namespace, TenantId, ToolName, ToolRef};
-use steadfast_core::trust::{TrustTarget, TrustChange, TrustLedger, TrustState, TrustStatus};
+use steadfast_core::trust::{TrustChange, TrustLedger, TrustState, TrustStatus, TrustTarget};
 use steadfast_store::StoreError;
 
-use crate::audit::{OperatorIdentity, AuditAction, AuditChange};
+use crate::audit::{AuditAction, AuditChange, OperatorIdentity};
 use crate::engine::{Engine, EngineInner};
 use crate::telemetry_hooks::SystemEvent;
 
@@ -41,7 +41,9 @@ impl Engine {
     ) -> Result<Vec<TrustChange>, StoreError> {
         let now = self.inner.clock.now();
         let reset = |trust: &mut TrustLedger| trust.reset(target, now);
-        self.inner.change_by_hand(tenant, target, reset, (AuditAction::TrustReset, TrustState::Trusted), by).await
+        self.inner
+            .change_by_hand(tenant, target, reset, (AuditAction::TrustReset, TrustState::Trusted), by)
+            .await
     }
 
     /// Lets an escalated target earn its trust back from now on, also for other processes that share the store. For
@@ -66,8 +68,14 @@ impl EngineInner {
     ) -> Result<Vec<TrustChange>, StoreError> {
         let now = self.clock.now();
         let approve = |trust: &mut TrustLedger| trust.approve_recovery(target, now);
-        self.change_by_hand(tenant, target, approve, (AuditAction::RecoveryApproved, TrustState::Recovering), by)
-            .await
+        self.change_by_hand(
+            tenant,
+            target,
+            approve,
+            (AuditAction::RecoveryApproved, TrustState::Recovering),
+            by,
+        )
+        .await
     }
 
     /// Changes the trust in the target for an operator, and records it in the audit log.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Local, NaiveDateTime, TimeZone as _, Utc};
 use serde_json::{Map, Value};
 use steadfast_core::Timestamp;
-use steadfast_core::trust::{TrustBounds, TrustSnapshot, TrustLedger};
+use steadfast_core::trust::{TrustBounds, TrustLedger, TrustSnapshot};
 use steadfast_store::{StoreError, StoreErrorKind};
 
 use crate::engine::EngineInner;
@@ -155,7 +155,9 @@ impl TrustFileContent {
         });
         let snapshot = match dates {
             DateFormat::Millis | DateFormat::WithOffset => as_it_stands,
-            DateFormat::Local => TrustSnapshot::read(&in_utc.to_string()).map_err(|error| error.to_string())?,
+            DateFormat::Local => {
+                TrustSnapshot::read(&in_utc.to_string()).map_err(|error| error.to_string())?
+            }
         };
         Ok(Self { snapshot, raw, dates })
     }
@@ -260,8 +262,8 @@ impl TrustFile {
     /// file, or the first error with its position.
     pub fn check(&self) -> Result<Option<usize>, String> {
         let Some(contents) = self.contents()? else { return Ok(None) };
-        let ledger =
-            TrustLedger::restore(contents.snapshot, TrustBounds::default()).map_err(|error| error.to_string())?;
+        let ledger = TrustLedger::restore(contents.snapshot, TrustBounds::default())
+            .map_err(|error| error.to_string())?;
         Ok(Some(ledger.snapshot(Timestamp::ZERO).tool_states.len()))
     }
 }
@@ -285,7 +287,8 @@ impl EngineInner {
             let why = format!("trust cannot be written to {}: {error}", file.path.display());
             StoreError::not_done(StoreErrorKind::Refused, why)
         };
-        let ended = |error: tokio::task::JoinError| StoreError::not_done(StoreErrorKind::Closed, error.to_string());
+        let ended =
+            |error: tokio::task::JoinError| StoreError::not_done(StoreErrorKind::Closed, error.to_string());
         let reading = file.clone();
         let contents = tokio::task::spawn_blocking(move || reading.contents()).await.map_err(ended)?;
         let contents = match contents.and_then(|contents| {

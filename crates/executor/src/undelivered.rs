@@ -3,12 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use steadfast_core::call::CallResult;
-use steadfast_core::dedupe::{Claim, ClaimVerdict, LocalKnowledge, ClaimOwner, DedupeRecord, ReleaseRequest, DedupeRules};
+use steadfast_core::dedupe::{
+    Claim, ClaimOwner, ClaimVerdict, DedupeRecord, DedupeRules, LocalKnowledge, ReleaseRequest,
+};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{RequestId, SessionKey};
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::EnforcementMode;
-use steadfast_store::{RecordPage, RecordFilter, StoreError};
+use steadfast_store::{RecordFilter, RecordPage, StoreError};
 
 use crate::cells::SessionId;
 use crate::engine::{CALLS, CallResponse, Engine};
@@ -77,7 +79,11 @@ impl Engine {
     }
 
     /// Returns the response for a caller that waited for this record.
-    async fn response_for(&self, record: &DedupeRecord, envelope: &CallEnvelope) -> Result<Option<CallResponse>, StoreError> {
+    async fn response_for(
+        &self,
+        record: &DedupeRecord,
+        envelope: &CallEnvelope,
+    ) -> Result<Option<CallResponse>, StoreError> {
         let Ok(policy) = self.policy_of(envelope) else { return Ok(None) };
         if policy.modes.dedupe != EnforcementMode::Enforce {
             return Ok(None);
@@ -86,7 +92,8 @@ impl Engine {
         let owner = ClaimOwner { process: inner.process.clone(), call, claim: 1 };
         let claim = Claim::to_await_result(record, owner, DedupeRules::from(&*policy), inner.store.now());
         let Some(claim) = claim else { return Ok(None) };
-        let known = LocalKnowledge { delivered: inner.deliveries.known_to(&claim), ..LocalKnowledge::default() };
+        let known =
+            LocalKnowledge { delivered: inner.deliveries.known_to(&claim), ..LocalKnowledge::default() };
         let verdict = inner.store.claim(&claim, &known).await?;
         if let ClaimVerdict::Acquired(given) = &verdict {
             // The record has gone, and no run is wanted here.

@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value as Json;
-use steadfast_core::call::{CallResult, CallNotice, RunnerKind};
-use steadfast_core::dedupe::{DeliveryReceipt, DedupeState, Resolution, ResolutionRequest, ResolveVerdict};
-use steadfast_core::envelope::{CallEnvelope, CallHints, CallControl, CallPayload, PayloadVersion, CallerIdentity, ExtraFields};
+use steadfast_core::call::{CallNotice, CallResult, RunnerKind};
+use steadfast_core::dedupe::{DedupeState, DeliveryReceipt, Resolution, ResolutionRequest, ResolveVerdict};
+use steadfast_core::envelope::{
+    CallControl, CallEnvelope, CallHints, CallPayload, CallerIdentity, ExtraFields, PayloadVersion,
+};
 use steadfast_core::id::{RequestId, SessionKey};
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{EnforcementMode, ToolClass};
 use steadfast_core::redact;
-use steadfast_core::verification::{VerificationFinding, VerificationCall};
+use steadfast_core::verification::{VerificationCall, VerificationFinding};
 use steadfast_store::Store;
 
 use crate::audit::{OperatorIdentity, OperatorSurface};
@@ -58,7 +60,9 @@ impl CallDriver {
         let settled = match resolution {
             Some(resolution) => {
                 let (key, of) = (receipt.key, Some(receipt.owner));
-                verification.settle(&ResolutionRequest { key, resolution, of, needs_seen_end: is_critical }).await
+                verification
+                    .settle(&ResolutionRequest { key, resolution, of, needs_seen_end: is_critical })
+                    .await
             }
             None => None,
         };
@@ -88,7 +92,8 @@ impl Verification {
     /// Stores the finding. Returns the resolution that is now stored, and the receipt of the response to mark as
     /// delivered. Returns `None` if the stored resolution is not known.
     async fn settle(&self, resolve: &ResolutionRequest) -> Option<(Resolution, Option<DeliveryReceipt>)> {
-        let by = OperatorIdentity::new(format!("verification with {}", self.call.tool()), OperatorSurface::Verify);
+        let by =
+            OperatorIdentity::new(format!("verification with {}", self.call.tool()), OperatorSurface::Verify);
         let resolved = match self.inner.resolve(resolve, &by).await {
             // If it is resolved already, the stored record has the resolution.
             Ok(ResolveVerdict::Resolved | ResolveVerdict::NotUnknown) => self.store.record(resolve.key).await,
@@ -112,7 +117,10 @@ impl Verification {
         let params = match call.params(&arguments) {
             Ok(params) => params,
             Err(missing) => {
-                return VerificationFinding::Unclear(format!("the call has no argument {}", missing.join(", ")));
+                return VerificationFinding::Unclear(format!(
+                    "the call has no argument {}",
+                    missing.join(", ")
+                ));
             }
         };
         let Some(envelope) = self.envelope(&params) else {

@@ -136,7 +136,8 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let verifications = VerificationLog::default();
         for call in 0..100 {
-            verifications.told(OutcomeRecipient { session: session("a"), server: server("bank") }, owner(call));
+            verifications
+                .told(OutcomeRecipient { session: session("a"), server: server("bank") }, owner(call));
         }
         assert_eq!(verifications.read_begins(&session("a"), &server("bank")).len(), MOST_OUTCOMES);
         for number in 0..MOST_SESSIONS {

@@ -9,13 +9,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
-use steadfast_core::call::{Call, CallResult, CallRequest};
+use steadfast_core::call::{Call, CallRequest, CallResult};
 use steadfast_core::classify::Severity;
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::id::{Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
-use steadfast_core::policy::{AnnotationHints, ToolPolicy, PolicyProfile, ToolClass, TrustRule};
-use steadfast_core::stats::{ScoreOutcome, StatsKey, PerformanceScore};
-use steadfast_core::trust::{TrustScope, TrustLedger, TrustState, TrustStatus};
+use steadfast_core::policy::{AnnotationHints, PolicyProfile, ToolClass, ToolPolicy, TrustRule};
+use steadfast_core::stats::{PerformanceScore, ScoreOutcome, StatsKey};
+use steadfast_core::trust::{TrustLedger, TrustScope, TrustState, TrustStatus};
 use steadfast_store::{Journal, JournalQuery};
 
 use crate::cells::{CallMachines, ToolKey};

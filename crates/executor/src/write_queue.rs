@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_store::{JournalEntry, Journal, JournalLimits};
+use steadfast_store::{Journal, JournalEntry, JournalLimits};
 use tokio::sync::Notify;
 
 use crate::engine::EngineInner;

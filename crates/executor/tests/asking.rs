@@ -10,13 +10,14 @@ use steadfast_core::approval::{ApprovalChannel, ApprovalDecision, Grantor, Parke
 use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_core::policy::{ApprovalTrigger, EnforcementMode, ToolPolicy, PolicyProfile, ToolClass};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{ApprovalTrigger, EnforcementMode, PolicyProfile, ToolClass, ToolPolicy};
 use steadfast_core::trust::TrustTarget;
 use steadfast_executor::{
-    ToolResult, ClientDecision, ApprovalPrompter, ClientDecisionFuture, Attempt, OperatorIdentity, CallOptions, CallResponse, Engine, AttemptError, RuntimeClock, OperatorSurface,
+    ApprovalPrompter, Attempt, AttemptError, CallOptions, CallResponse, ClientDecision, ClientDecisionFuture,
+    Engine, OperatorIdentity, OperatorSurface, RuntimeClock, ToolResult,
 };
-use steadfast_store::{Journal, MemoryOptions, MemoryStore, JournalQuery, Store};
+use steadfast_store::{Journal, JournalQuery, MemoryOptions, MemoryStore, Store};
 
 fn by() -> OperatorIdentity {
     OperatorIdentity::new("ann", OperatorSurface::Library)
@@ -137,7 +138,10 @@ async fn rp_7_a_faster_operator_decides_and_the_prompt_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn rp_7_a_question_for_the_caller_is_its_answer_and_nothing_is_claimed_meanwhile() {
     let engine = engine(needs_a_person()).await;
-    let person = ScriptedApprover { says: Some(ClientDecision::PutToCaller(text("may it?"))), ..ScriptedApprover::default() };
+    let person = ScriptedApprover {
+        says: Some(ClientDecision::PutToCaller(text("may it?"))),
+        ..ScriptedApprover::default()
+    };
     let person = Arc::new(person);
     for _ in 0..2 {
         let called = engine.call_with(pay(1, "k"), works, asking(&person)).await;
@@ -145,7 +149,10 @@ async fn rp_7_a_question_for_the_caller_is_its_answer_and_nothing_is_claimed_mea
         assert_eq!((called.result.from_cache, called.result.attempts), (false, 0));
     }
     assert_eq!(engine.approvals(None).len(), 1, "both ask for the same, and an operator can answer it");
-    let says = Arc::new(ScriptedApprover { says: Some(ClientDecision::Decided(ApprovalDecision::Once)), ..ScriptedApprover::default() });
+    let says = Arc::new(ScriptedApprover {
+        says: Some(ClientDecision::Decided(ApprovalDecision::Once)),
+        ..ScriptedApprover::default()
+    });
     let called = engine.call_with(pay(1, "k"), works, asking(&says)).await;
     assert_eq!(called.result.output, Some(text("paid")));
     assert_eq!(says.asked.lock().last(), person.asked.lock().last(), "the same request");
@@ -158,8 +165,13 @@ async fn rp_7_only_an_operator_is_asked_about_a_blocked_tool() {
     policy.retry.attempts = 1.try_into().unwrap();
     policy.modes.breaker = EnforcementMode::Off;
     let engine = engine(policy).await;
-    let person = Arc::new(ScriptedApprover { says: Some(ClientDecision::Decided(ApprovalDecision::Once)), ..ScriptedApprover::default() });
-    let fails = async |_: Attempt| -> ToolResult { Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into()) };
+    let person = Arc::new(ScriptedApprover {
+        says: Some(ClientDecision::Decided(ApprovalDecision::Once)),
+        ..ScriptedApprover::default()
+    });
+    let fails = async |_: Attempt| -> ToolResult {
+        Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+    };
     // Three failures escalate its trust. A failure with an approved call blocks it.
     for number in 0..4 {
         engine.call_with(pay(number, &format!("k{number}")), fails, asking(&person)).await;

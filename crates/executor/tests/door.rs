@@ -12,10 +12,13 @@ use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::json::JsonValue;
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_core::policy::{AnnotationHints, ArgumentCheck, EnforcementMode, MechanismModes, ToolPolicy, PolicyProfile, ToolClass};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{
+    AnnotationHints, ArgumentCheck, EnforcementMode, MechanismModes, PolicyProfile, ToolClass, ToolPolicy,
+};
 use steadfast_executor::{
-    ToolResult, Attempt, CallOptions, CallResponse, Engine, EngineListener, RuntimeClock, ToolInfo, TrustStorage, RejectedCall,
+    Attempt, CallOptions, CallResponse, Engine, EngineListener, RejectedCall, RuntimeClock, ToolInfo,
+    ToolResult, TrustStorage,
 };
 use steadfast_store::{DocumentKind, MemoryOptions, MemoryStore, Store};
 
@@ -61,7 +64,10 @@ async fn a_rejected_call_is_reported_to_listeners_and_to_the_stream() {
     let first = engine.call(call("{}"), async |_: Attempt| std::future::pending::<ToolResult>().await);
     let second = engine.call(call("{}"), async |_: Attempt| ok()).await;
     assert_eq!(code(&second), Some(Code::Overloaded));
-    assert!(matches!(events.try_recv().unwrap().notice, CallNotice::CallBlocked { code: Code::Overloaded, .. }));
+    assert!(matches!(
+        events.try_recv().unwrap().notice,
+        CallNotice::CallBlocked { code: Code::Overloaded, .. }
+    ));
     drop(first);
 
     let mut by_hand = call("{}");
@@ -86,8 +92,10 @@ async fn a_rejected_call_is_reported_to_listeners_and_to_the_stream() {
 const SCHEMA: &str = r#"{"type":"object","properties":{"amount":{"type":"integer"}},"required":["amount"]}"#;
 
 fn options(schema: &str) -> CallOptions {
-    let tool =
-        ToolInfo { annotations: AnnotationHints::default(), input_schema: Some(RawJson::from_trusted(schema)) };
+    let tool = ToolInfo {
+        annotations: AnnotationHints::default(),
+        input_schema: Some(RawJson::from_trusted(schema)),
+    };
     CallOptions { tool: Some(Arc::new(tool)), ..CallOptions::default() }
 }
 
@@ -141,7 +149,12 @@ async fn what_a_server_says_of_its_tool_reaches_the_policies() {
     #[derive(Clone, Default)]
     struct AnnotationRecorder(Arc<Mutex<Vec<AnnotationHints>>>);
     impl steadfast_executor::PolicySource for AnnotationRecorder {
-        fn policy(&self, _: &CallEnvelope, _: JsonValue<'_>, annotations: AnnotationHints) -> Arc<ToolPolicy> {
+        fn policy(
+            &self,
+            _: &CallEnvelope,
+            _: JsonValue<'_>,
+            annotations: AnnotationHints,
+        ) -> Arc<ToolPolicy> {
             self.0.lock().push(annotations);
             Arc::new(PolicyProfile::Standard.policy(ToolClass::Unknown))
         }
@@ -165,7 +178,12 @@ async fn rp_17_trust_that_is_kept_nowhere_ends_with_the_process() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let start = async |kept| {
         let mut policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
-        policy.modes = MechanismModes { retry: EnforcementMode::Off, breaker: EnforcementMode::Off, guard: EnforcementMode::Off, ..policy.modes };
+        policy.modes = MechanismModes {
+            retry: EnforcementMode::Off,
+            breaker: EnforcementMode::Off,
+            guard: EnforcementMode::Off,
+            ..policy.modes
+        };
         let builder = Engine::builder().clock(clock.clone()).store(store.clone()).trust_storage(kept);
         builder.policies(Arc::new(policy)).start().await
     };

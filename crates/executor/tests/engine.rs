@@ -13,18 +13,21 @@ use std::time::Duration;
 use steadfast_core::approval::{ApprovalChannel, ApprovalDecision, Grantor};
 use steadfast_core::breaker::State;
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
-use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
-use steadfast_core::policy::{ApprovalTrigger, EnforcementMode, MechanismModes, ToolPolicy, PolicyProfile, ToolClass};
+use steadfast_core::policy::{
+    ApprovalTrigger, EnforcementMode, MechanismModes, PolicyProfile, ToolClass, ToolPolicy,
+};
 use steadfast_core::trust::TrustState;
 use steadfast_executor::{
-    ToolResult, Attempt, HostStep, OperatorIdentity, CallFacts, CallOptions, CallResponse, ShutdownReport, Engine, HookFuture, Hooks,
-    HostError, HeartbeatReply, RuntimeClock, OperatorSurface, ToolHandler, TrustFile,
+    Attempt, CallFacts, CallOptions, CallResponse, Engine, HeartbeatReply, HookFuture, Hooks, HostError,
+    HostStep, OperatorIdentity, OperatorSurface, RuntimeClock, ShutdownReport, ToolHandler, ToolResult,
+    TrustFile,
 };
-use steadfast_store::{DocumentKind, Journal, MemoryOptions, MemoryStore, JournalQuery, Store};
+use steadfast_store::{DocumentKind, Journal, JournalQuery, MemoryOptions, MemoryStore, Store};
 use tokio::sync::Semaphore;
 
-use faulty::{FaultyStore, FaultMode};
+use faulty::{FaultMode, FaultyStore};
 use turns::scripted::{ok, reset, settle};
 
 async fn engine(policy: ToolPolicy) -> Engine {
@@ -117,7 +120,8 @@ async fn sf_1_sixty_four_callers_of_one_key_are_one_run() {
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_a_tool_is_a_terminal_error_and_not_a_lost_call() {
     let engine = engine(standard(ToolClass::ReadOnly)).await;
-    let called = engine.call(pay(1, None), async |_: Attempt| -> ToolResult { panic!("no such account") }).await;
+    let called =
+        engine.call(pay(1, None), async |_: Attempt| -> ToolResult { panic!("no such account") }).await;
     let error = called.result.error.unwrap();
     assert_eq!(called.result.attempts, 1);
     assert!(error.terminal && error.message.contains("no such account"), "{error:?}");
@@ -274,7 +278,9 @@ async fn tr_8_five_failures_open_the_breaker_and_the_next_call_runs_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_host_runs_its_own_tool_and_reports() {
     let engine = engine(standard(ToolClass::Idempotent)).await;
-    let HostStep::Run(order) = engine.begin(pay(1, Some("k")), CallOptions::default()).await else { panic!() };
+    let HostStep::Run(order) = engine.begin(pay(1, Some("k")), CallOptions::default()).await else {
+        panic!()
+    };
     assert_eq!(order.attempt, 1);
     assert_eq!(engine.heartbeat(order.call, 1), Ok(HeartbeatReply::Continue));
     let Ok(HostStep::Run(again)) = engine.report(order.call, 1, reset()).await else { panic!("a retry") };
@@ -409,7 +415,9 @@ async fn in_shadow_a_tool_that_hangs_is_ended_once_its_caller_is_gone() {
 /// The policies of later calls do not matter for it.
 #[tokio::test(start_paused = true)]
 async fn a_call_reports_if_it_is_bypassed() {
-    for (mode, expected) in [(EnforcementMode::Off, true), (EnforcementMode::Shadow, true), (EnforcementMode::Enforce, false)] {
+    for (mode, expected) in
+        [(EnforcementMode::Off, true), (EnforcementMode::Shadow, true), (EnforcementMode::Enforce, false)]
+    {
         let mut policy = standard(ToolClass::ReadOnly);
         policy.modes = MechanismModes::all(mode);
         let engine = engine(policy).await;
@@ -423,7 +431,9 @@ async fn a_call_reports_if_it_is_bypassed() {
 #[tokio::test(start_paused = true)]
 async fn a_host_learns_that_the_result_is_no_longer_wanted() {
     let engine = engine(standard(ToolClass::Mutating)).await;
-    let HostStep::Run(order) = engine.begin(pay(1, Some("k")), CallOptions::default()).await else { panic!() };
+    let HostStep::Run(order) = engine.begin(pay(1, Some("k")), CallOptions::default()).await else {
+        panic!()
+    };
     engine.cancel(order.call).unwrap();
     settle().await;
     assert_eq!(engine.heartbeat(order.call, 1), Ok(HeartbeatReply::Stop));
@@ -433,7 +443,11 @@ async fn a_host_learns_that_the_result_is_no_longer_wanted() {
     let HostStep::Answered(again) = engine.begin(pay(1, Some("k")), CallOptions::default()).await else {
         panic!()
     };
-    assert_eq!((again.result.status, again.result.from_cache), (CallStatus::Success, true), "its answer is kept");
+    assert_eq!(
+        (again.result.status, again.result.from_cache),
+        (CallStatus::Success, true),
+        "its answer is kept"
+    );
 }
 
 /// Hooks that record their calls, and panic or hang on request.
@@ -520,7 +534,10 @@ async fn tr_12_hooks_fire_once_per_attempt_and_once_for_a_short_circuit() {
 
 #[tokio::test(start_paused = true)]
 async fn tr_12_a_hook_that_panics_or_hangs_does_not_break_a_call() {
-    for misbehaved in [RecordingHooks { panics: true, ..RecordingHooks::default() }, RecordingHooks { hangs: true, ..RecordingHooks::default() }] {
+    for misbehaved in [
+        RecordingHooks { panics: true, ..RecordingHooks::default() },
+        RecordingHooks { hangs: true, ..RecordingHooks::default() },
+    ] {
         let (engine, seen) = hooked(standard(ToolClass::Mutating), misbehaved).await;
         let called = engine.call(pay(1, Some("k")), flaky(0)).await;
         assert_eq!(called.result.status, CallStatus::Success);
@@ -614,7 +631,9 @@ async fn an_approval_in_time_lets_the_waiting_call_run() {
     policy.approval.when = ApprovalTrigger::Always;
     let engine = engine(policy).await;
     let options = CallOptions { channel: ApprovalChannel::Interactive, ..CallOptions::default() };
-    for (decision, expected) in [(ApprovalDecision::Once, None), (ApprovalDecision::Deny, Some(Code::ApprovalDenied))] {
+    for (decision, expected) in
+        [(ApprovalDecision::Once, None), (ApprovalDecision::Deny, Some(Code::ApprovalDenied))]
+    {
         let key = format!("{decision:?}");
         let calling = tokio::spawn(engine.call_with(pay(1, Some(&key)), flaky(0), options.clone()));
         settle().await;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::classify::{AttemptFault, FaultSource};
-use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_core::policy::{Backoff, EnforcementMode, ToolPolicy, PolicyProfile, ToolClass};
-use steadfast_executor::{ToolResult, Attempt, CallResponse, Engine, RecentActivity, RuntimeClock};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{Backoff, EnforcementMode, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_executor::{Attempt, CallResponse, Engine, RecentActivity, RuntimeClock, ToolResult};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -41,7 +41,11 @@ async fn fails(_: Attempt) -> ToolResult {
 }
 
 /// Begins a call that waits for permission to end, and returns when it is known to run.
-async fn held(engine: &Engine, recent: &RecentActivity, request: &str) -> (Arc<Semaphore>, JoinHandle<CallResponse>) {
+async fn held(
+    engine: &Engine,
+    recent: &RecentActivity,
+    request: &str,
+) -> (Arc<Semaphore>, JoinHandle<CallResponse>) {
     let may_end = Arc::new(Semaphore::new(0));
     let gate = may_end.clone();
     let calling = engine.call(call(request, None), move |attempt: Attempt| {

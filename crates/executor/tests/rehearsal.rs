@@ -15,15 +15,21 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{ApprovalChannel, ApprovalDecision, Grantor};
 use steadfast_core::call::EqualCallPolicy;
-use steadfast_core::classify::{AttemptFault, RetryAfter, FaultSource, TransportError};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_core::policy::{AmbiguousOutcomePolicy, ApprovalTrigger, LimitPolicy, EnforcementMode, ToolPolicy, PolicyProfile, ToolClass};
-use steadfast_core::rehearse::{ReplayDifference, ReplayEnd, DifferenceKind, RecordedCall, Rehearsal, RecordedEventKind, TakenReason};
-use steadfast_executor::{
-    ToolResult, Attempt, OperatorIdentity, CallFacts, CallOptions, Engine, AttemptError, Recording, RuntimeClock, BreakerOverride, OperatorSurface,
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{
+    AmbiguousOutcomePolicy, ApprovalTrigger, EnforcementMode, LimitPolicy, PolicyProfile, ToolClass,
+    ToolPolicy,
 };
-use steadfast_store::{TimeSource, JournalEntry, Journal, JournalLimits, MemoryOptions, MemoryStore, Store};
+use steadfast_core::rehearse::{
+    DifferenceKind, RecordedCall, RecordedEventKind, Rehearsal, ReplayDifference, ReplayEnd, TakenReason,
+};
+use steadfast_executor::{
+    Attempt, AttemptError, BreakerOverride, CallFacts, CallOptions, Engine, OperatorIdentity,
+    OperatorSurface, Recording, RuntimeClock, ToolResult,
+};
+use steadfast_store::{Journal, JournalEntry, JournalLimits, MemoryOptions, MemoryStore, Store, TimeSource};
 use tokio::time::Instant;
 
 /// Returns the number of calls to record and replay. It is larger with `cargo xtask test --long`.
@@ -127,19 +133,30 @@ async fn run(attempt: Attempt, mut dice: SplitMixRandom, down: bool) -> ToolResu
         _ if down => match dice.below(3) {
             0 => fault(FaultSource::Http { status: 503 }, "unavailable"),
             1 => fault(closed(true), "the connection was closed"),
-            _ => fault(FaultSource::Transport { error: TransportError::ConnectionRefused, written: false }, "refused"),
+            _ => fault(
+                FaultSource::Transport { error: TransportError::ConnectionRefused, written: false },
+                "refused",
+            ),
         },
-        0..3 => fault(FaultSource::Http { status: 500 }, &format!("internal error in request {}", dice.roll())),
+        0..3 => {
+            fault(FaultSource::Http { status: 500 }, &format!("internal error in request {}", dice.roll()))
+        }
         3 => fault(closed(true), "the connection was closed"),
         4 => fault(closed(false), "the connection was closed"),
         5 => fault(FaultSource::JsonRpc { code: -32602 }, "amount must be a number"),
         6 => fault(FaultSource::IsError, "there is not enough money"),
         7..9 => {
             let retry_after = Some(RetryAfter::Delay(Duration::from_millis(dice.below(3000))));
-            let fault = AttemptFault { retry_after, ..AttemptFault::new(FaultSource::Http { status: 429 }, "slow down") };
+            let fault = AttemptFault {
+                retry_after,
+                ..AttemptFault::new(FaultSource::Http { status: 429 }, "slow down")
+            };
             Err(fault.into())
         }
-        9 => Err(AttemptError::InputRequired(ToolOutput { content: RawJson::string("which one?"), metadata: None })),
+        9 => Err(AttemptError::InputRequired(ToolOutput {
+            content: RawJson::string("which one?"),
+            metadata: None,
+        })),
         _ => Ok(ToolOutput { content: RawJson::from_trusted("{\"done\":true}"), metadata: None }),
     }
 }
@@ -192,7 +209,11 @@ async fn record(calls: u64, seed: u64) -> Recording {
         .clock(clock)
         .store(store.clone())
         .policies(move |call: &CallEnvelope| by_tool[&call.tool().to_string()].clone())
-        .history(JournalLimits { most: 1_000_000, most_per_subject: None, age: Duration::from_secs(30 * 24 * 3600) })
+        .history(JournalLimits {
+            most: 1_000_000,
+            most_per_subject: None,
+            age: Duration::from_secs(30 * 24 * 3600),
+        })
         .start()
         .await;
     let mut dice = SplitMixRandom(seed);
@@ -294,7 +315,9 @@ async fn a_long_history_comes_out_as_it_was() {
     let codes: BTreeSet<_> = recording.facts.iter().filter_map(|facts| facts.code).collect();
     assert!(codes.len() > 8, "there is something to explain: {codes:?}");
     let (rehearsal, differences) = rehearse(&recording, unchanged);
-    if let Some(first) = rehearsal.before().calls.iter().position(|call| matches!(call.end, ReplayEnd::Taken(_))) {
+    if let Some(first) =
+        rehearsal.before().calls.iter().position(|call| matches!(call.end, ReplayEnd::Taken(_)))
+    {
         let policies = policies(unchanged);
         let of = |call: &RecordedCall| policies[&call.request.tool.to_string()].clone();
         let again = Rehearsal::of(&recording.calls, &mut |call| of(call), &[first], &mut |_| {});
@@ -364,7 +387,9 @@ async fn make(engine: &Engine, number: usize, planned: ScheduledCall) {
             let ok = || Ok(ToolOutput { content: RawJson::string("paid"), metadata: None });
             match says {
                 ScriptedReply::Yes => ok(),
-                ScriptedReply::No => Err(AttemptFault::new(FaultSource::Http { status: 503 }, "unavailable").into()),
+                ScriptedReply::No => {
+                    Err(AttemptFault::new(FaultSource::Http { status: 503 }, "unavailable").into())
+                }
                 ScriptedReply::Late(seconds) => {
                     tokio::time::sleep(Duration::from_secs(seconds)).await;
                     ok()
@@ -385,7 +410,11 @@ async fn story(policy: &ToolPolicy, calls: impl IntoIterator<Item = ScheduledCal
 }
 
 /// Returns the differences: the call, the kind, and the code that it would get, or `?` if that is unknown.
-fn changed(recording: &Recording, was: &ToolPolicy, would: &ToolPolicy) -> Vec<(usize, DifferenceKind, String)> {
+fn changed(
+    recording: &Recording,
+    was: &ToolPolicy,
+    would: &ToolPolicy,
+) -> Vec<(usize, DifferenceKind, String)> {
     let (was, would) = (Arc::new(was.clone()), Arc::new(would.clone()));
     let rehearsal = Rehearsal::of(&recording.calls, &mut |_| was.clone(), &[], &mut |_| {});
     let same = rehearsal.replay_under(&mut |_| was.clone(), &[], &mut |_| {});
@@ -418,7 +447,8 @@ fn number(number: u32) -> NonZeroU32 {
 async fn a_lower_threshold_shows_the_calls_that_the_breaker_would_have_refused() {
     let mut was = plain();
     was.modes.retry = EnforcementMode::Off;
-    let failures = [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes].map(|says| planned(&[says]));
+    let failures = [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes]
+        .map(|says| planned(&[says]));
     let recording = story(&was, failures).await;
     assert_eq!(taken(&recording, &was), NONE);
     let mut would = was.clone();
@@ -432,8 +462,12 @@ async fn a_higher_threshold_lets_calls_run_with_unknown_outcomes() {
     let mut was = plain();
     was.modes.retry = EnforcementMode::Off;
     was.breaker.consecutive = Some(number(2));
-    let recording =
-        story(&was, [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes].map(|says| planned(&[says]))).await;
+    let recording = story(
+        &was,
+        [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes]
+            .map(|says| planned(&[says])),
+    )
+    .await;
     let mut would = was.clone();
     would.breaker.consecutive = Some(number(5));
     let unknown = |call| (call, DifferenceKind::RunAlthoughRefused, "?".to_owned());
@@ -444,7 +478,12 @@ async fn a_higher_threshold_lets_calls_run_with_unknown_outcomes() {
 async fn fewer_and_more_retries_are_distinguished() {
     let mut two = plain();
     two.retry.attempts = number(2);
-    let calls = [&[ScriptedReply::No, ScriptedReply::Yes][..], &[ScriptedReply::Yes], &[ScriptedReply::No, ScriptedReply::No]].map(planned);
+    let calls = [
+        &[ScriptedReply::No, ScriptedReply::Yes][..],
+        &[ScriptedReply::Yes],
+        &[ScriptedReply::No, ScriptedReply::No],
+    ]
+    .map(planned);
     let recording = story(&two, calls).await;
     assert_eq!(taken(&recording, &two), NONE);
     let mut off = two.clone();
@@ -514,7 +553,8 @@ async fn what_began_before_the_recording_is_no_difference() {
     let mut was = plain();
     was.modes.retry = EnforcementMode::Off;
     was.breaker.consecutive = Some(number(2));
-    let says = [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes].map(|says| planned(&[says]));
+    let says = [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes]
+        .map(|says| planned(&[says]));
     let mut recording = story(&was, says).await;
     recording = Recording::of(recording.facts.split_off(2));
     assert_eq!(taken(&recording, &was), [0, 1], "the breaker was open before");
@@ -565,7 +605,10 @@ async fn calls_of_an_older_version_are_taken_as_they_were_and_count_for_those_af
     assert_eq!(taken(&recording, &was), [0, 1]);
     let mut would = was.clone();
     would.breaker.consecutive = Some(number(2));
-    assert_eq!(changed(&recording, &was, &would), [(2, DifferenceKind::RefusedByBreaker, "circuit_open".to_owned())]);
+    assert_eq!(
+        changed(&recording, &was, &would),
+        [(2, DifferenceKind::RefusedByBreaker, "circuit_open".to_owned())]
+    );
 }
 
 /// Returns the calls that an open breaker refused, each with the call that had opened it.
@@ -609,8 +652,16 @@ fn broken(facts: &mut CallFacts, dice: &mut SplitMixRandom) {
     };
     let odd = |dice: &mut SplitMixRandom| [0, 1, 7_777, 1 << 40, u64::MAX - 5, u64::MAX][place(dice, 6)];
     let at = place(dice, facts.trail.len());
-    let what =
-        [RecordedEventKind::Came, RecordedEventKind::Mine, RecordedEventKind::Follow, RecordedEventKind::Time, RecordedEventKind::Ran, RecordedEventKind::Saved, RecordedEventKind::Started, RecordedEventKind::Gone];
+    let what = [
+        RecordedEventKind::Came,
+        RecordedEventKind::Mine,
+        RecordedEventKind::Follow,
+        RecordedEventKind::Time,
+        RecordedEventKind::Ran,
+        RecordedEventKind::Saved,
+        RecordedEventKind::Started,
+        RecordedEventKind::Gone,
+    ];
     let what = what[place(dice, 8)];
     match dice.below(12) {
         0 => facts.trail.truncate(at),

@@ -21,13 +21,13 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use steadfast_core::Timestamp;
 use steadfast_core::call::{CallNotice, ShadowDecision};
-use steadfast_core::classify::{AttemptFault, RetryAfter, FaultSource, TransportError};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::guard::GuardLayer;
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_core::policy::{EnforcementMode, MechanismModes, ToolPolicy, PolicyProfile, ToolClass};
-use steadfast_executor::{NoticeContext, ToolResult, Attempt, Engine, EngineListener};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{EnforcementMode, MechanismModes, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_executor::{Attempt, Engine, EngineListener, NoticeContext, ToolResult};
 use steadfast_store::TimeSource;
 use tokio::time::Instant;
 
@@ -82,7 +82,9 @@ impl ToolBehavior {
             Self::Down => fault(FaultSource::Http { status: 503 }),
             Self::Busy => busy(Duration::from_millis(1)),
             Self::BusyForLong => busy(Duration::from_secs(3600)),
-            Self::Lost => fault(FaultSource::Transport { error: TransportError::ConnectionReset, written: true }),
+            Self::Lost => {
+                fault(FaultSource::Transport { error: TransportError::ConnectionReset, written: true })
+            }
         }
         .into())
     }
@@ -247,7 +249,16 @@ fn plain(class: ToolClass) -> ToolPolicy {
 
 /// Returns a call without an idempotency key, with no delay.
 fn call(arguments: u32, fares: ToolBehavior) -> StreamCall {
-    StreamCall { after: 1, arguments, key: None, turn: None, best_effort: false, deadline: None, takes: 0, fares }
+    StreamCall {
+        after: 1,
+        arguments,
+        key: None,
+        turn: None,
+        best_effort: false,
+        deadline: None,
+        takes: 0,
+        fares,
+    }
 }
 
 fn only_dedupe(mode: EnforcementMode) -> MechanismModes {
@@ -296,18 +307,30 @@ fn loops() -> impl Strategy<Value = Vec<StreamCall>> {
     let turn = || prop::option::weighted(0.7, 0..2_u32);
     let after = prop_oneof![6 => 1..1000_u64, 1 => Just(61_000_u64), 1 => Just(125_000_u64)];
     let works = vec((0..5_u32, after, turn()), 0..8);
-    let fails = (select(vec![ToolBehavior::Refused, ToolBehavior::Malformed]), vec((1..1000_u64, turn()), 1..30));
+    let fails =
+        (select(vec![ToolBehavior::Refused, ToolBehavior::Malformed]), vec((1..1000_u64, turn()), 1..30));
     (works, fails).prop_map(|(works, (fares, mut fails))| {
         fails.sort_by_key(|(_, turn)| *turn);
-        let works =
-            works.into_iter().map(|(number, after, turn)| StreamCall { after, turn, ..call(number, ToolBehavior::Well) });
-        works.chain(fails.into_iter().map(|(after, turn)| StreamCall { after, turn, ..call(9, fares) })).collect()
+        let works = works.into_iter().map(|(number, after, turn)| StreamCall {
+            after,
+            turn,
+            ..call(number, ToolBehavior::Well)
+        });
+        works
+            .chain(fails.into_iter().map(|(after, turn)| StreamCall { after, turn, ..call(9, fares) }))
+            .collect()
     })
 }
 
 /// Calls of a tool that may start to fail, within less time than its breaker stays open.
 fn falling_ill() -> impl Strategy<Value = Vec<StreamCall>> {
-    let fares = select(vec![ToolBehavior::Down, ToolBehavior::Down, ToolBehavior::Down, ToolBehavior::Well, ToolBehavior::Refused]);
+    let fares = select(vec![
+        ToolBehavior::Down,
+        ToolBehavior::Down,
+        ToolBehavior::Down,
+        ToolBehavior::Well,
+        ToolBehavior::Refused,
+    ]);
     let one = (fares, 1..600_u64, 0..900_u64);
     vec(one, 1..40).prop_map(|stream| {
         let numbered = (0..).zip(stream);
@@ -436,7 +459,10 @@ fn a_duplicate_is_reported_before_an_open_breaker() {
     stream.extend((0..5).map(|number| keyed(number, ToolBehavior::Down)));
     stream.extend([keyed(99, ToolBehavior::Well), keyed(7, ToolBehavior::Well)]);
     let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
-    assert_eq!(told[6..], [vec![ShadowDecision::Duplicate], vec![ShadowDecision::Refused(Code::CircuitOpen)]]);
+    assert_eq!(
+        told[6..],
+        [vec![ShadowDecision::Duplicate], vec![ShadowDecision::Refused(Code::CircuitOpen)]]
+    );
     assert_eq!(told, done);
 }
 

@@ -11,26 +11,27 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use steadfast_core::approval::{ApprovalDecision, Grantor};
-use steadfast_core::breaker::{TransitionReason, State};
+use steadfast_core::breaker::{State, TransitionReason};
 use steadfast_core::classify::{AttemptFault, FaultSource};
-use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::dedupe::{Resolution, ResolveVerdict};
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::guard::GuardLayer;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_core::policy::{AnnotationHints, ApprovalTrigger, ToolPolicy, PolicyProfile, ToolClass};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{AnnotationHints, ApprovalTrigger, PolicyProfile, ToolClass, ToolPolicy};
 use steadfast_core::report::{ReportKind, ToolReport};
-use steadfast_core::trust::{TrustTarget, TrustState};
+use steadfast_core::trust::{TrustState, TrustTarget};
 use steadfast_executor::{
-    ToolResult, Attempt, AuditEntry, AuditQuery, BreakerKey, OperatorIdentity, CallResponse, CountSource, AuditAction, AuditChange, Engine, EngineListener,
-    AvailableTool, SystemEvent, ChangeScope, RuntimeClock, BreakerOverride, OperatorSurface, TenantFilter,
+    Attempt, AuditAction, AuditChange, AuditEntry, AuditQuery, AvailableTool, BreakerKey, BreakerOverride,
+    CallResponse, ChangeScope, CountSource, Engine, EngineListener, OperatorIdentity, OperatorSurface,
+    RuntimeClock, SystemEvent, TenantFilter, ToolResult,
 };
-use steadfast_store::{TimeSource, FlushTarget, MemoryOptions, MemoryStore, RecordPage, RecordFilter, Store};
+use steadfast_store::{FlushTarget, MemoryOptions, MemoryStore, RecordFilter, RecordPage, Store, TimeSource};
 use tokio::sync::Semaphore;
 
-use faulty::{Faulty, Health};
+use faulty::{FaultMode, FaultyStore};
 
 fn policy() -> ToolPolicy {
     let mut policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
@@ -49,13 +50,13 @@ fn by() -> OperatorIdentity {
 /// Several engines on one store, like processes that come and go.
 struct SharedStoreWorld {
     clock: Arc<RuntimeClock>,
-    store: Arc<Faulty>,
+    store: Arc<FaultyStore>,
 }
 
 impl SharedStoreWorld {
     fn new() -> Self {
         let clock = Arc::new(RuntimeClock::new());
-        let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
+        let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
         Self { clock, store }
     }
 
@@ -69,7 +70,7 @@ impl SharedStoreWorld {
 
     /// Waits until all engines have adopted the writes of the others.
     async fn hear(&self) {
-        self.store.becomes(Health::Up);
+        self.store.becomes(FaultMode::Up);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -122,8 +123,12 @@ async fn a_breaker_forced_open_refuses_and_names_the_operator() {
     let engine = world.engine(policy()).await;
     assert_eq!(pay(&engine).await.result.status, CallStatus::Success);
     let until = engine.now() + Duration::from_secs(600);
-    let steered = engine.update_breaker(None, &key(), BreakerOverride::Open { until: Some(until) }, &by()).await;
-    assert_eq!((steered.before, steered.known, steered.reach), (State::Closed, true, ChangeScope::Everywhere));
+    let steered =
+        engine.update_breaker(None, &key(), BreakerOverride::Open { until: Some(until) }, &by()).await;
+    assert_eq!(
+        (steered.before, steered.known, steered.reach),
+        (State::Closed, true, ChangeScope::Everywhere)
+    );
     assert_eq!(
         steered.change.map(|change| (change.to, change.reason)),
         Some((State::ForcedOpen, TransitionReason::Forced))
@@ -131,7 +136,10 @@ async fn a_breaker_forced_open_refuses_and_names_the_operator() {
 
     let refused = pay(&engine).await.result;
     let error = refused.error.unwrap();
-    assert_eq!((refused.status, error.code, refused.attempts), (CallStatus::CircuitOpen, Code::CircuitOpen, 0));
+    assert_eq!(
+        (refused.status, error.code, refused.attempts),
+        (CallStatus::CircuitOpen, Code::CircuitOpen, 0)
+    );
     assert_eq!(error.rule.as_deref(), Some("breaker.forced_by_hand"));
     assert!(
         error.message.contains("an operator opened the circuit breaker of bank/pay"),
@@ -179,7 +187,7 @@ async fn an_operator_change_wins_over_a_process_that_diverged_during_a_store_out
     let world = SharedStoreWorld::new();
     let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
     first.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
-    world.store.becomes(Health::Down);
+    world.store.becomes(FaultMode::Down);
     for _ in 0..3 {
         for _ in 0..5 {
             assert_eq!(code(&fail(&second).await), Some(Code::ToolError));
@@ -204,13 +212,13 @@ async fn an_operator_change_wins_over_a_process_that_diverged_during_a_store_out
 
 #[tokio::test(start_paused = true)]
 async fn an_operator_change_applies_here_at_once_and_elsewhere_after_a_store_outage() {
-    for health in [Health::Down, Health::Silent] {
+    for health in [FaultMode::Down, FaultMode::Silent] {
         let world = SharedStoreWorld::new();
         let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
         world.store.becomes(health);
         let steered = first.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
         assert_eq!(steered.reach, ChangeScope::OnlyHere, "{health:?}");
-        if health == Health::Down {
+        if health == FaultMode::Down {
             assert_eq!(code(&pay(&first).await), Some(Code::CircuitOpen));
         }
         world.hear().await;
@@ -225,7 +233,7 @@ async fn an_operator_change_applies_here_at_once_and_elsewhere_after_a_store_out
 async fn a_store_that_takes_its_time_is_waited_for() {
     let world = SharedStoreWorld::new();
     let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
-    world.store.becomes(Health::Slow);
+    world.store.becomes(FaultMode::Slow);
     let steered = first.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
     assert_eq!(steered.reach, ChangeScope::Everywhere);
     world.hear().await;
@@ -313,13 +321,15 @@ const SECRET: &str =
     "sk-ant-api03-aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5bC7dE9fG1hJ3kL5mN7pQ9rS1tU3vW5xY7zA9bC-AAAA";
 
 fn wrong() -> ToolResult {
-    Err(AttemptFault::new(FaultSource::Tool, format!("Missing required parameter: path (token {SECRET})")).into())
+    Err(AttemptFault::new(FaultSource::Tool, format!("Missing required parameter: path (token {SECRET})"))
+        .into())
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_reset() {
     let world = SharedStoreWorld::new();
-    let strict = ToolPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let strict =
+        ToolPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let engine = world.engine(strict).await;
     let sent = json!({ "path": "x".repeat(9000), "token": SECRET });
     for _ in 0..5 {
@@ -353,7 +363,8 @@ async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_rese
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_conversation() {
     let world = SharedStoreWorld::new();
-    let strict = ToolPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let strict =
+        ToolPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let (one, other) = (world.engine(strict.clone()).await, world.engine(strict.clone()).await);
     let operators = world.engine(strict).await;
     let sent = json!({ "path": "x" });
@@ -386,7 +397,8 @@ async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_con
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
     let world = SharedStoreWorld::new();
-    let strict = ToolPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let strict =
+        ToolPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let (serving, operators) = (world.engine(strict.clone()).await, world.engine(strict).await);
     // One failure stops no session yet, so none of it is stored.
     serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
@@ -401,7 +413,8 @@ async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
 #[tokio::test(start_paused = true)]
 async fn trips_are_bounded() {
     let world = SharedStoreWorld::new();
-    let strict = ToolPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let strict =
+        ToolPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let engine = world.engine(strict).await;
     for number in 0..600 {
         engine.call(call("pay", &json!({ "amount": number })), async |_: Attempt| broken()).await;
@@ -462,14 +475,14 @@ async fn rp_8_concurrent_operator_changes_in_two_processes_are_both_made_and_rep
         engine.trust(None).into_iter().map(|one| one.standing.state).collect()
     };
     assert_eq!(standing(&other), [TrustState::Escalated; 2]);
-    world.store.becomes(Health::HoldsDocuments);
+    world.store.becomes(FaultMode::HoldsDocuments);
     let (pay, draw, by) = (tool("pay"), tool("draw"), by());
     let (first, second, ()) = tokio::join!(
         one.approve_recovery(None, TrustTarget::Tool(&pay), &by),
         other.approve_recovery(None, TrustTarget::Tool(&draw), &by),
         async {
             tokio::time::sleep(Duration::from_millis(10)).await;
-            world.store.becomes(Health::Up);
+            world.store.becomes(FaultMode::Up);
         }
     );
     assert_eq!((first.unwrap().len(), second.unwrap().len()), (1, 1));
@@ -493,7 +506,11 @@ async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
     }
     let mistake =
         json!({ "toolName": "pay", "pluginName": "bank", "error": "x", "severity": "invalid_input" });
-    assert_eq!(engine.record_report(None, &reported(&mistake, ReportKind::Failure)), [], "the model's mistake");
+    assert_eq!(
+        engine.record_report(None, &reported(&mistake, ReportKind::Failure)),
+        [],
+        "the model's mistake"
+    );
     let changes = engine.record_report(None, &reported(&failure, ReportKind::Failure));
     assert_eq!(changes.iter().map(|change| change.to).collect::<Vec<_>>(), [TrustState::Escalated]);
     assert_eq!(*heard.0.lock(), ["trust ESCALATED"]);
@@ -610,7 +627,10 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
     engine.reset_trust(None, TrustTarget::Tool(&tool("pay")), &by()).await.unwrap();
     engine.reset_guard(None, Some(&SessionKey::new("s").unwrap()), &by()).await.unwrap();
     engine
-        .flush(&FlushTarget::Finished(RecordFilter { tool: Some(tool("pay")), ..RecordFilter::default() }), &by())
+        .flush(
+            &FlushTarget::Finished(RecordFilter { tool: Some(tool("pay")), ..RecordFilter::default() }),
+            &by(),
+        )
         .await
         .unwrap();
     let nothing = RecordKey(steadfast_core::id::Digest::of(b"nothing"));
@@ -668,10 +688,10 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
 async fn what_cannot_be_written_to_the_audit_is_done_all_the_same() {
     let world = SharedStoreWorld::new();
     let engine = world.engine(policy()).await;
-    for health in [Health::Down, Health::Silent] {
+    for health in [FaultMode::Down, FaultMode::Silent] {
         world.store.becomes(health);
         engine.update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
-        world.store.becomes(Health::Up);
+        world.store.becomes(FaultMode::Up);
         assert_eq!(state(&engine).await, Some(State::ForcedOpen), "{health:?}");
         engine.update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
     }

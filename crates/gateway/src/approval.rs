@@ -22,12 +22,12 @@ use serde_json::value::RawValue;
 use steadfast_core::approval::{ApprovalChannel, ApprovalDecision, ParkedRequest, ParkedRequestId};
 use steadfast_core::id::Digest;
 use steadfast_core::millis;
-use steadfast_core::output::{ToolOutput, RawJson as Kept};
+use steadfast_core::output::{RawJson as Kept, ToolOutput};
 use steadfast_core::trust::PromptLevel;
-use steadfast_executor::{ClientDecision, ApprovalPrompter, ClientDecisionFuture};
-use steadfast_mcp::http::{ProtocolEra, META_CAPABILITIES};
-use steadfast_mcp::message::{RpcId, RpcMessage};
+use steadfast_executor::{ApprovalPrompter, ClientDecision, ClientDecisionFuture};
+use steadfast_mcp::http::{META_CAPABILITIES, ProtocolEra};
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::sync::oneshot;
 
 use crate::client::RequestChannel;
@@ -115,7 +115,10 @@ impl ApprovalPrompter for Elicitation {
         if let Some(brought) = &self.brought
             && (brought.request, brought.arguments) == (id, request.arguments)
         {
-            return Box::pin(std::future::ready(within(self.conversation, ClientDecision::Decided(brought.decision))));
+            return Box::pin(std::future::ready(within(
+                self.conversation,
+                ClientDecision::Decided(brought.decision),
+            )));
         }
         let question = form(&request, self.conversation);
         match &self.way {
@@ -138,7 +141,9 @@ impl ApprovalPrompter for Elicitation {
 /// Limits a decision to the options that were offered: without a known conversation, an approval covers one call.
 fn within(conversation: ConversationStatus, asked: ClientDecision) -> ClientDecision {
     match (conversation, asked) {
-        (ConversationStatus::Unknown, ClientDecision::Decided(ApprovalDecision::Session)) => ClientDecision::Decided(ApprovalDecision::Once),
+        (ConversationStatus::Unknown, ClientDecision::Decided(ApprovalDecision::Session)) => {
+            ClientDecision::Decided(ApprovalDecision::Once)
+        }
         (ConversationStatus::Known | ConversationStatus::Unknown, asked) => asked,
     }
 }
@@ -249,7 +254,10 @@ impl ElicitationRequests {
         };
         // The client may still answer a request that was cancelled.
         if let Some(waiting) = self.open.lock().remove(&number) {
-            let decided = answer.result().and_then(decision).map_or(ClientDecision::Unavailable, ClientDecision::Decided);
+            let decided = answer
+                .result()
+                .and_then(decision)
+                .map_or(ClientDecision::Unavailable, ClientDecision::Decided);
             let _ = waiting.send(decided);
         }
         true
@@ -299,7 +307,8 @@ pub(crate) fn unwrapped(request: RpcMessage) -> (RpcMessage, Option<ReturnedDeci
     };
     let Ok(state) = serde_json::from_str::<State>(written) else { return (request, None) };
     let is_ours = sealed(written).is_some_and(|right| same(code, &right)) && now() < state.expires;
-    let said = request.param("inputResponses").and_then(|all| json_text::get(all, QUESTION)).and_then(decision);
+    let said =
+        request.param("inputResponses").and_then(|all| json_text::get(all, QUESTION)).and_then(decision);
     let brought = match (is_ours, said, Digest::from_hex(&state.arguments)) {
         (true, Some(decision), Some(arguments)) => {
             Some(ReturnedDecision { request: ParkedRequestId(state.request), arguments, decision })
@@ -448,8 +457,9 @@ mod tests {
         for more in ["", r#","inputResponses":{"who":{"action":"accept"}},"requestState":"of the server""#] {
             let first = request(more);
             let (back, brought) = unwrapped(again(&first, YES));
-            let value =
-                |message: &RpcMessage| -> serde_json::Value { serde_json::from_slice(message.bytes()).unwrap() };
+            let value = |message: &RpcMessage| -> serde_json::Value {
+                serde_json::from_slice(message.bytes()).unwrap()
+            };
             assert_eq!(value(&back), value(&first), "{more}");
             let arguments = Digest::of(b"x");
             let decision = ApprovalDecision::Once;
@@ -486,8 +496,14 @@ mod tests {
     #[test]
     fn rp_7_no_approval_covers_an_unknown_session() {
         let session = || ClientDecision::Decided(ApprovalDecision::Session);
-        assert!(matches!(within(ConversationStatus::Known, session()), ClientDecision::Decided(ApprovalDecision::Session)));
-        assert!(matches!(within(ConversationStatus::Unknown, session()), ClientDecision::Decided(ApprovalDecision::Once)));
+        assert!(matches!(
+            within(ConversationStatus::Known, session()),
+            ClientDecision::Decided(ApprovalDecision::Session)
+        ));
+        assert!(matches!(
+            within(ConversationStatus::Unknown, session()),
+            ClientDecision::Decided(ApprovalDecision::Once)
+        ));
     }
 
     #[test]

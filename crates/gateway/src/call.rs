@@ -6,23 +6,23 @@ use std::sync::{Arc, LazyLock};
 
 use steadfast_core::call::{AttemptEndVisibility, CallId};
 use steadfast_core::envelope::{
-    CallEnvelope, CallHints, ContractVersion, CallControl, CallPayload, PayloadVersion, CallerIdentity, EnvelopeTrace, TransportOptions,
-    TurnControl, ExtraFields, write_baggage,
+    CallControl, CallEnvelope, CallHints, CallPayload, CallerIdentity, ContractVersion, EnvelopeTrace,
+    ExtraFields, PayloadVersion, TransportOptions, TurnControl, write_baggage,
 };
 use steadfast_core::id::{Namespace, RequestId, SessionKey, ToolName};
 use steadfast_core::output::RawJson as Kept;
 use steadfast_core::policy::SettlingPolicy;
-use steadfast_executor::{ToolResult, Attempt, ToolDescription, ToolHandler};
-use steadfast_mcp::message::{RpcId, RpcMessage, code};
+use steadfast_executor::{Attempt, ToolDescription, ToolHandler, ToolResult};
 use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::watch;
 
-use crate::responses::answer_of;
-use crate::request_notifications::RequestNotifications;
-use crate::outbox::Outbox;
-use crate::server::{NotificationHandler, SentRequest, UpstreamServer, not_sent, meta_of};
-use crate::servers::{BackingServer, reads_of};
 use crate::identity::{ClientIdentity, RequestContext};
+use crate::outbox::Outbox;
+use crate::request_notifications::RequestNotifications;
+use crate::responses::answer_of;
+use crate::server::{NotificationHandler, SentRequest, UpstreamServer, meta_of, not_sent};
+use crate::servers::{BackingServer, reads_of};
 
 /// Builds the envelope of a call.
 pub(crate) fn envelope(
@@ -154,7 +154,11 @@ pub(crate) enum UpstreamTool {
 }
 
 impl UpstreamTool {
-    pub(crate) fn at(behind: &BackingServer, request: RpcMessage, news: Option<Arc<RequestNotifications>>) -> Self {
+    pub(crate) fn at(
+        behind: &BackingServer,
+        request: RpcMessage,
+        news: Option<Arc<RequestNotifications>>,
+    ) -> Self {
         let BackingServer { server, outbox, prefix, .. } = behind;
         let (server, outbox, prefix) = (server.clone(), outbox.clone(), prefix.clone());
         Self::At { server, outbox, request, news, sent_to: SentAttempt::default(), prefix }

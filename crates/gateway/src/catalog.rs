@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 use steadfast_core::output::RawJson as Kept;
 use steadfast_core::policy::AnnotationHints;
 use steadfast_executor::ToolInfo;
-use steadfast_mcp::message::RpcMessage;
 use steadfast_mcp::json_text;
+use steadfast_mcp::message::RpcMessage;
 use tokio::time::Instant;
 
 /// The tools of one server, by name.
@@ -72,7 +72,9 @@ impl ToolCatalog {
 
     /// Stores one page of a tool list. A request without cursor starts a new list. Returns true for the last page.
     pub(crate) fn learn(&self, request: &RpcMessage, response: &RpcMessage) -> bool {
-        let Some(list) = response.result().and_then(|result| json_text::get(result, "tools")) else { return false };
+        let Some(list) = response.result().and_then(|result| json_text::get(result, "tools")) else {
+            return false;
+        };
         let Ok(listed) = serde_json::from_str::<Vec<&RawValue>>(list) else { return false };
         let tools = listed.iter().filter_map(|tool| {
             let name = json_text::get(tool.get(), "name").and_then(json_text::string)?;

@@ -103,7 +103,9 @@ impl RequestChannel {
         match self {
             Self::Http(notifier, ProtocolEra::Modern) => notifier.gone().await,
             Self::Joined(joined, _) => Box::pin(joined.voice().cancelled()).await,
-            Self::Http(_, ProtocolEra::Legacy) | Self::Line(_) | Self::Discarded => std::future::pending().await,
+            Self::Http(_, ProtocolEra::Legacy) | Self::Line(_) | Self::Discarded => {
+                std::future::pending().await
+            }
         }
     }
 }

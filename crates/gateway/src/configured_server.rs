@@ -8,13 +8,13 @@ use parking_lot::Mutex;
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
 use steadfast_core::policy::AnnotationHints;
 use steadfast_core::server_name::ServerIdentity;
-use steadfast_executor::{Engine, AvailableTool};
+use steadfast_executor::{AvailableTool, Engine};
 
 use crate::catalog::{ToolCatalog, ToolChangeCallback};
-use crate::health::{ServerHealth, HealthReporter};
-use crate::views::{EndView, ServerView};
+use crate::health::{HealthReporter, ServerHealth};
 use crate::server::{Backend, Handshake, ServerProcesses, UpstreamServer};
 use crate::servers::BackingServer;
+use crate::views::{EndView, ServerView};
 
 /// Creates the backend of a server: a process of its own, or a connection.
 pub type BackendFactory = Arc<dyn Fn() -> Backend + Send + Sync>;
@@ -152,7 +152,8 @@ impl ConfiguredServer {
             }
         };
         // Instances that list the same tool count once.
-        let tools: BTreeMap<String, AnnotationHints> = known.iter().flat_map(|catalog| catalog.tools()).collect();
+        let tools: BTreeMap<String, AnnotationHints> =
+            known.iter().flat_map(|catalog| catalog.tools()).collect();
         let named = tools.into_iter().filter_map(|(name, annotations)| {
             let tool = ToolRef { namespace: self.name.clone(), tool: ToolName::new(name).ok()? };
             Some(AvailableTool { tool, annotations })

@@ -18,10 +18,10 @@ use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{ActorId, Namespace, TenantId};
 use steadfast_core::policy::SettlingPolicy;
-use steadfast_executor::{ToolResult, Attempt, AvailableTool, ToolHandler, ToolInfo};
+use steadfast_executor::{Attempt, AvailableTool, ToolHandler, ToolInfo, ToolResult};
 use steadfast_mcp::http::LEGACY;
-use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
@@ -29,7 +29,8 @@ use crate::call::{SentAttempt, end, run, sent};
 use crate::configured_server::{ConfiguredServer, ServerSharing};
 use crate::json_parts::json;
 use crate::server::{
-    ServerEvent, HANDSHAKE, Handshake, LATELY, LISTED, Generation, ServerOwner, UpstreamServer, not_sent, initialized,
+    Generation, HANDSHAKE, Handshake, LATELY, LISTED, ServerEvent, ServerOwner, UpstreamServer, initialized,
+    not_sent,
 };
 
 /// The servers of a configuration, for callers without MCP.
@@ -366,7 +367,9 @@ impl ServerOwner for DirectEventHandler {
         async {
             let Some(line) = self.0.upgrade() else { return };
             match event {
-                ServerEvent::Notification(told) if told.method() == Some("notifications/tools/list_changed") => {
+                ServerEvent::Notification(told)
+                    if told.method() == Some("notifications/tools/list_changed") =>
+                {
                     line.has_others();
                 }
                 ServerEvent::Recovered(recovery) if recovery.tools_changed => line.has_others(),

@@ -11,7 +11,7 @@ use steadfast_core::id::Namespace;
 use steadfast_core::server_name::ServerFailure;
 use steadfast_core::{Timestamp, redact};
 use steadfast_executor::Engine;
-use steadfast_process::{LastEnd, State, ServerStatus, last_words};
+use steadfast_process::{LastEnd, ServerStatus, State, last_words};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

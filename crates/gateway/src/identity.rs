@@ -15,8 +15,8 @@ use steadfast_core::id::{
 };
 use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::key::continuation_digest;
-use steadfast_mcp::message::RpcMessage;
 use steadfast_mcp::json_text;
+use steadfast_mcp::message::RpcMessage;
 
 /// The identity of a client, known from its connection.
 #[derive(Clone, Debug)]
@@ -63,7 +63,11 @@ pub struct RequestContext {
 impl RequestContext {
     /// Reads the context of a request. An invalid idempotency key is an error, because the caller relies on it.
     /// `headers` are those of the HTTP request, if there is one; fields of the request take precedence over them.
-    pub fn by(request: &RpcMessage, connection: &ClientIdentity, headers: &HeaderMap) -> Result<Self, UnusableKey> {
+    pub fn by(
+        request: &RpcMessage,
+        connection: &ClientIdentity,
+        headers: &HeaderMap,
+    ) -> Result<Self, UnusableKey> {
         let text = |names: &[&str]| names.iter().find_map(|name| request.meta_text(name));
         let session = text(&["dev.steadfast/session"]).or_else(|| text(CONVERSATIONS));
         let trace = request.meta_text("traceparent").or_else(|| header(headers, "traceparent"));
@@ -196,7 +200,9 @@ fn codex_turn(request: &RpcMessage) -> Option<Cow<'_, str>> {
     match json_text::string(told) {
         Some(inner) => {
             JsonDocument::parse(inner.as_bytes(), JsonLimits::ENVELOPE).ok()?;
-            json_text::get(&inner, "turn_id").and_then(json_text::string).map(|text| Cow::Owned(text.into_owned()))
+            json_text::get(&inner, "turn_id")
+                .and_then(json_text::string)
+                .map(|text| Cow::Owned(text.into_owned()))
         }
         None => json_text::get(told, "turn_id").and_then(json_text::string),
     }

@@ -17,8 +17,8 @@ use steadfast_core::Timestamp;
 use steadfast_core::envelope::ResultEnvelope;
 use steadfast_core::id::Digest;
 use steadfast_core::large_result::{
-    LargeResultBounds, LargeResult, LargeResultStore, NewLargeResult, CutNotice, TextPage, TextPageError, ResultLocation, ResultReader, ShortenedText, cut,
-    page, whole,
+    CutNotice, LargeResult, LargeResultBounds, LargeResultStore, NewLargeResult, ResultLocation,
+    ResultReader, ShortenedText, TextPage, TextPageError, cut, page, whole,
 };
 use steadfast_core::output::ToolOutput;
 use steadfast_executor::{CallResponse, Engine, TurnResponse};
@@ -102,11 +102,22 @@ impl LargeResults {
     fn within(bounds: LargeResultBounds, folder: Option<PathBuf>) -> Arc<Self> {
         let mark = random(MARK);
         let folder = mark.as_deref().zip(folder).map(|(mark, folder)| ResultFolder::new(folder, mark));
-        Arc::new(Self { kept: Mutex::new(LargeResultStore::new(bounds)), folder, mark, changed: Notify::new() })
+        Arc::new(Self {
+            kept: Mutex::new(LargeResultStore::new(bounds)),
+            folder,
+            mark,
+            changed: Notify::new(),
+        })
     }
 
     /// Shortens the text of a result that exceeds the limit of its tool, and stores the whole text for this reader.
-    pub async fn shorten(&self, called: &mut CallResponse, reader: &ResultReader, by: ReadMethod, now: Timestamp) {
+    pub async fn shorten(
+        &self,
+        called: &mut CallResponse,
+        reader: &ResultReader,
+        by: ReadMethod,
+        now: Timestamp,
+    ) {
         let ResultEnvelope { output, shortened, .. } = &mut called.result;
         if let (Some(limit), Some(whole)) = (called.text_limit, output.as_ref())
             && let Some((shown, about)) = self.shortened(whole, limit, reader, by, now).await
@@ -117,7 +128,13 @@ impl LargeResults {
     }
 
     /// Like [`Self::shorten`], for each call of a turn.
-    pub async fn shorten_turn(&self, turned: &mut TurnResponse, reader: &ResultReader, by: ReadMethod, now: Timestamp) {
+    pub async fn shorten_turn(
+        &self,
+        turned: &mut TurnResponse,
+        reader: &ResultReader,
+        by: ReadMethod,
+        now: Timestamp,
+    ) {
         for call in &mut turned.result.calls {
             let Some((limit, content)) = turned.text_limits.get(&call.id).zip(call.output.clone()) else {
                 continue;
@@ -216,10 +233,13 @@ impl LargeResults {
                     (text.clone(), about.page, *expires)
                 }
                 // A file is not read through the gateway.
-                Some(LargeResult { content: ResultContent::File(_), .. }) | None => return Err(ResultReadError::NotKept),
+                Some(LargeResult { content: ResultContent::File(_), .. }) | None => {
+                    return Err(ResultReadError::NotKept);
+                }
             }
         };
-        let TextPage { text, offset, next, bytes } = page(&text, offset, most).map_err(ResultReadError::NoPage)?;
+        let TextPage { text, offset, next, bytes } =
+            page(&text, offset, most).map_err(ResultReadError::NoPage)?;
         Ok(ResultPage { text: text.to_owned(), offset, next, bytes, expires })
     }
 
@@ -290,7 +310,9 @@ impl ResultContent {
         match (self, by) {
             (Self::File(file), _) => ResultLocation::File(file.path().display().to_string()),
             (Self::Text(_), ReadMethod::Resource) => ResultLocation::Resource(format!("{URI}{id}")),
-            (Self::Text(_), ReadMethod::Http | ReadMethod::File) => ResultLocation::Http(format!("{HTTP_PATH}{id}")),
+            (Self::Text(_), ReadMethod::Http | ReadMethod::File) => {
+                ResultLocation::Http(format!("{HTTP_PATH}{id}"))
+            }
         }
     }
 }

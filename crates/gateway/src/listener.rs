@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use steadfast_core::id::{ActorId, Digest, SessionKey};
 use steadfast_executor::Engine;
 use steadfast_mcp::http::server::{
-    self, AdminToken, HttpCaller, EndpointHandler, TokenHolder, ListenRequest, AdmissionError, Principal, HttpRefusal, StreamResumption, McpSessionId,
-    StreamLimits, BearerTokens,
+    self, AdminToken, AdmissionError, BearerTokens, EndpointHandler, HttpCaller, HttpRefusal, ListenRequest,
+    McpSessionId, Principal, StreamLimits, StreamResumption, TokenHolder,
 };
-use steadfast_mcp::http::{ProtocolEra, MODERN};
-use steadfast_mcp::message::RpcMessage;
+use steadfast_mcp::http::{MODERN, ProtocolEra};
 use steadfast_mcp::json_text;
+use steadfast_mcp::message::RpcMessage;
 use steadfast_store::Store;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinHandle;
@@ -26,14 +26,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{ClientConnection, ResponseChannel};
 use crate::configured_server::{ConfiguredServer, ServerSharing};
+use crate::identity::ClientIdentity;
 use crate::large_results::LargeResults;
-use crate::views::SessionView;
-use crate::session_store::{SessionHandshakes, SessionStore};
 use crate::pool::{ServerPool, SharingGroup};
 use crate::reliability::BuiltinTools;
 use crate::server::Handshake;
-use crate::session::{ClientMessage, ResumedClient, GatewaySession};
-use crate::identity::ClientIdentity;
+use crate::session::{ClientMessage, GatewaySession, ResumedClient};
+use crate::session_store::{SessionHandshakes, SessionStore};
+use crate::views::SessionView;
 
 /// The parts of the gateway at one address.
 #[derive(Clone)]
@@ -202,7 +202,9 @@ impl Listener {
         let sharers = first.introduction().map(|said| SharingGroup { principal: principal.clone(), said });
         let behind = self.door.servers.iter().map(|server| match (server.sharing, &sharers) {
             (ServerSharing::Shared, Some(sharers)) => (self.door.pool.get(server, sharers), None),
-            (ServerSharing::Shared | ServerSharing::PerSession { .. }, _) => server.create_exclusive(first.handshake(server)),
+            (ServerSharing::Shared | ServerSharing::PerSession { .. }, _) => {
+                server.create_exclusive(first.handshake(server))
+            }
         });
         let (behind, keeping) = behind.unzip();
         let (engine, own_tools) = (self.door.engine.clone(), self.door.own_tools);
@@ -253,7 +255,8 @@ impl Listener {
                 return None;
             }
             let streams = server::SessionStreams::restored(id.clone(), StreamLimits::default());
-            let attached = self.attach(Some(streams), principal.clone(), ClientIntroduction::Before(agreements));
+            let attached =
+                self.attach(Some(streams), principal.clone(), ClientIntroduction::Before(agreements));
             sessions.insert(id.clone(), attached.clone());
             return Some(attached);
         }
@@ -526,7 +529,12 @@ mod tests {
     fn comes(listener: &Listener) -> Option<McpSessionId> {
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
         let address: Option<SocketAddr> = None;
-        let caller = HttpCaller { principal: principal(), headers: HeaderMap::new(), address, link: DeliveryLink::new() };
+        let caller = HttpCaller {
+            principal: principal(),
+            headers: HeaderMap::new(),
+            address,
+            link: DeliveryLink::new(),
+        };
         let attached = listener.client_of(&server::IncomingMessage {
             message: RpcMessage::parse(text.to_owned(), usize::MAX).unwrap(),
             caller,
@@ -591,7 +599,11 @@ mod tests {
             assert_eq!(listener.admit(bearer), Err(AdmissionError::TOKEN));
         }
         assert_eq!(listener.admit(Some(b"person")), Ok(principal()), "the admin may do everything");
-        let reached = Listener::new(GatewayEndpoint { tokens: BearerTokens::default(), local: None, ..listener.door.clone() });
+        let reached = Listener::new(GatewayEndpoint {
+            tokens: BearerTokens::default(),
+            local: None,
+            ..listener.door.clone()
+        });
         assert_eq!(reached.admit(None), Err(AdmissionError::TOKEN), "others can reach it");
     }
 

@@ -203,13 +203,16 @@ fn instructions(parts: &[ServerResult<'_>]) -> Option<String> {
 }
 
 fn least_ttl(parts: &[ServerResult<'_>]) -> String {
-    let ttl = |part: &ServerResult<'_>| json_text::get(part.result, "ttlMs").and_then(|ttl| ttl.parse::<f64>().ok());
+    let ttl = |part: &ServerResult<'_>| {
+        json_text::get(part.result, "ttlMs").and_then(|ttl| ttl.parse::<f64>().ok())
+    };
     let least = parts.iter().map(|part| ttl(part).unwrap_or(0.0)).fold(f64::INFINITY, f64::min);
     if least.is_finite() { least.to_string() } else { "0".to_owned() }
 }
 
 fn scope(parts: &[ServerResult<'_>]) -> &'static str {
-    let is_public = |part: &ServerResult<'_>| json_text::get(part.result, "cacheScope") == Some(r#""public""#);
+    let is_public =
+        |part: &ServerResult<'_>| json_text::get(part.result, "cacheScope") == Some(r#""public""#);
     if parts.iter().all(is_public) { r#""public""# } else { r#""private""# }
 }
 

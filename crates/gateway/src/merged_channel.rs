@@ -43,7 +43,8 @@ const PROMISE: &str = "notifications/subscriptions/acknowledged";
 impl MergedChannel {
     pub(crate) fn new(voice: RequestChannel, servers: usize) -> Arc<Self> {
         let (promised, held) = (Vec::new(), Vec::new());
-        let promises = PendingAcknowledgements { open: (0..servers).collect(), is_due: false, promised, held };
+        let promises =
+            PendingAcknowledgements { open: (0..servers).collect(), is_due: false, promised, held };
         Arc::new(Self { voice, state: Mutex::new(State::Collecting(promises)) })
     }
 
@@ -110,7 +111,7 @@ impl MergedChannel {
 mod tests {
     use futures_util::FutureExt as _;
     use steadfast_mcp::delivery::DeliveryLink;
-    use steadfast_mcp::lines::{LineReader, WriteQueueLimits, LineItem, line_writer};
+    use steadfast_mcp::lines::{LineItem, LineReader, WriteQueueLimits, line_writer};
 
     use super::*;
 

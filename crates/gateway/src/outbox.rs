@@ -110,7 +110,10 @@ mod tests {
     async fn a_request_waits_only_for_the_messages_before_it() {
         let outbox = Outbox::default();
         assert!(outbox.wait_for_earlier().now_or_never().is_some());
-        assert_eq!((outbox.put(word()), outbox.put(word())), (EnqueueResult::SenderNeeded, EnqueueResult::Waits));
+        assert_eq!(
+            (outbox.put(word()), outbox.put(word())),
+            (EnqueueResult::SenderNeeded, EnqueueResult::Waits)
+        );
         let mut behind = Box::pin(outbox.wait_for_earlier());
         assert!((&mut behind).now_or_never().is_none());
         for _ in 0..2 {
@@ -129,7 +132,10 @@ mod tests {
     fn a_full_outbox_refuses_messages_and_an_empty_one_needs_a_new_sender() {
         let outbox = Outbox::default();
         let put: Vec<EnqueueResult> = (0..=MOST).map(|_| outbox.put(word())).collect();
-        assert_eq!((put[0], put[1], put[MOST]), (EnqueueResult::SenderNeeded, EnqueueResult::Waits, EnqueueResult::Full));
+        assert_eq!(
+            (put[0], put[1], put[MOST]),
+            (EnqueueResult::SenderNeeded, EnqueueResult::Waits, EnqueueResult::Full)
+        );
         while outbox.next().is_some() {}
         assert_eq!(outbox.put(word()), EnqueueResult::SenderNeeded);
     }

@@ -46,8 +46,9 @@ impl ServerPool {
     pub(crate) async fn tidy(&self) {
         let unused: Vec<_> = {
             let mut all = self.0.lock();
-            let is_unused =
-                |shared: &Arc<SharedServer>| shared.is_idle_since().is_some_and(|since| since.elapsed() >= UNUSED);
+            let is_unused = |shared: &Arc<SharedServer>| {
+                shared.is_idle_since().is_some_and(|since| since.elapsed() >= UNUSED)
+            };
             all.extract_if(|_, shared| is_unused(shared)).map(|(_, shared)| shared).collect()
         };
         for shared in unused {

@@ -11,9 +11,12 @@ use serde_json::{Value, json};
 use steadfast_core::approval::{Grantor, ParkedRequestId};
 use steadfast_core::classify::record::FailureRecord;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::trust::{Escalation, TrustScope, TrustTarget, ToolReliabilityState, TrustState, TrustStatus};
+use steadfast_core::trust::{
+    Escalation, ToolReliabilityState, TrustScope, TrustState, TrustStatus, TrustTarget,
+};
 use steadfast_executor::{
-    ApprovalPrompter, OperatorIdentity, DomainView, Engine, FailureQuery, ActionApproval, OperatorSurface, TenantFilter, ActionRequest, is_named,
+    ActionApproval, ActionRequest, ApprovalPrompter, DomainView, Engine, FailureQuery, OperatorIdentity,
+    OperatorSurface, TenantFilter, is_named,
 };
 use steadfast_mcp::json_text::{self, JsonText};
 
@@ -74,7 +77,8 @@ pub(crate) enum TrustToolResponse {
 impl TrustToolCall<'_> {
     /// Runs a tool. `arguments` is a JSON object.
     pub(crate) async fn call(self, name: &str, arguments: &str) -> TrustToolResponse {
-        let tool = json_text::get(arguments, "tool_name").and_then(json_text::string).map(|name| name.into_owned());
+        let tool =
+            json_text::get(arguments, "tool_name").and_then(json_text::string).map(|name| name.into_owned());
         let done = match (name, tool) {
             (STATUS, tool) => {
                 let history = json_text::get(arguments, "include_history") == Some("true");
@@ -96,7 +100,9 @@ impl TrustToolCall<'_> {
             }),
             Err(why) => json!({ "content": [{ "type": "text", "text": why }], "isError": true }),
         };
-        TrustToolResponse::Result(JsonText::parse(result.to_string()).unwrap_or_else(|_| JsonText::string("")))
+        TrustToolResponse::Result(
+            JsonText::parse(result.to_string()).unwrap_or_else(|_| JsonText::string("")),
+        )
     }
 
     /// Asks for approval of a reset. Returns the approver.
@@ -122,9 +128,15 @@ impl TrustToolCall<'_> {
             Ok(ActionApproval::Approved(Grantor::Client)) if self.is_blocked(name) => refused(format!(
                 "{name} was blocked in the meantime; only an operator can reset it. Call {RESET} again"
             )),
-            Ok(ActionApproval::Approved(Grantor::Client)) => Ok(OperatorIdentity::new("client", OperatorSurface::Mcp)),
-            Ok(ActionApproval::Approved(Grantor::Operator)) => Ok(OperatorIdentity::new("operator", OperatorSurface::Mcp)),
-            Ok(ActionApproval::Denied) => refused(format!("the user denied the reset of {name}; do not ask again")),
+            Ok(ActionApproval::Approved(Grantor::Client)) => {
+                Ok(OperatorIdentity::new("client", OperatorSurface::Mcp))
+            }
+            Ok(ActionApproval::Approved(Grantor::Operator)) => {
+                Ok(OperatorIdentity::new("operator", OperatorSurface::Mcp))
+            }
+            Ok(ActionApproval::Denied) => {
+                refused(format!("the user denied the reset of {name}; do not ask again"))
+            }
             Ok(ActionApproval::Pending(ParkedRequestId(number))) => {
                 let flag = self.tenant.map_or_else(String::new, |tenant| format!(" {}", tenant.flag()));
                 refused(format!(
@@ -133,7 +145,8 @@ impl TrustToolCall<'_> {
             }
             Ok(ActionApproval::PutToCaller(question)) => {
                 let question = JsonText::parse(question.content.as_str().to_owned());
-                question.map_or_else(|_| refused(String::new()), |question| Err(ResetRefusal::Asked(question)))
+                question
+                    .map_or_else(|_| refused(String::new()), |question| Err(ResetRefusal::Asked(question)))
             }
             Err(error) => refused(format!("the approval request failed: {error}")),
         }
@@ -212,7 +225,12 @@ async fn status(
     Ok((lines.join("\n"), facts))
 }
 
-async fn reset(engine: &Engine, tenant: Option<&TenantId>, name: &str, by: &OperatorIdentity) -> Result<TrustToolOutput, String> {
+async fn reset(
+    engine: &Engine,
+    tenant: Option<&TenantId>,
+    name: &str,
+    by: &OperatorIdentity,
+) -> Result<TrustToolOutput, String> {
     let known = engine.tools_with_trust_history(tenant, name);
     let mut changes = Vec::new();
     for tool in &known {
@@ -275,7 +293,7 @@ mod tests {
     use steadfast_core::classify::{AttemptFault, FaultSource};
     use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
     use steadfast_core::policy::{EnforcementMode, PolicyProfile, ToolClass};
-    use steadfast_executor::{ToolResult, Attempt};
+    use steadfast_executor::{Attempt, ToolResult};
 
     use super::*;
 
@@ -291,8 +309,9 @@ mod tests {
                 r#"{{"contractVersion":"1.1","requestId":"r-{number}","toolName":"pay","toolNamespace":"bank","target":{{"sessionKey":"s","actorId":"ann"}},"payload":{{"version":"1.0","params":{{"n":{number}}}}}}}"#
             );
             let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Keep).unwrap();
-            let fails =
-                async |_: Attempt| -> ToolResult { Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into()) };
+            let fails = async |_: Attempt| -> ToolResult {
+                Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+            };
             engine.call(envelope, fails).await;
         }
         engine
@@ -300,7 +319,9 @@ mod tests {
 
     async fn said(engine: &Engine, name: &str, arguments: &str) -> (String, bool, Value) {
         let called = TrustToolCall { engine, tenant: None, session: None, asker: None };
-        let TrustToolResponse::Result(result) = called.call(name, arguments).await else { panic!("nobody is asked") };
+        let TrustToolResponse::Result(result) = called.call(name, arguments).await else {
+            panic!("nobody is asked")
+        };
         let result: Value = serde_json::from_str(result.as_str()).unwrap();
         let text = result["content"][0]["text"].as_str().unwrap().to_owned();
         (text, result["isError"] == true, result["structuredContent"].clone())

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_mcp::message::RpcMessage;
 use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::RpcMessage;
 use tokio::time::Instant;
 
 use crate::client::RequestChannel;
@@ -110,7 +110,7 @@ const STEP: f64 = 0.001;
 #[cfg(test)]
 mod tests {
     use steadfast_mcp::delivery::DeliveryLink;
-    use steadfast_mcp::lines::{LineReader, WriteQueueLimits, LineItem, line_writer};
+    use steadfast_mcp::lines::{LineItem, LineReader, WriteQueueLimits, line_writer};
 
     use super::*;
 
@@ -126,7 +126,8 @@ mod tests {
         };
         let voice = RequestChannel::Line(line);
         assert!(RequestNotifications::of(&request("{}"), &voice).is_none());
-        let news = RequestNotifications::of(&request(r#"{"_meta":{"progressToken":"mine"}}"#), &voice).unwrap();
+        let news =
+            RequestNotifications::of(&request(r#"{"_meta":{"progressToken":"mine"}}"#), &voice).unwrap();
         let began = Instant::now();
         tokio::spawn({
             let news = news.clone();

@@ -8,11 +8,11 @@ use std::borrow::Cow;
 
 use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::envelope::ResultEnvelope;
-use steadfast_core::output::{ToolOutput, RawJson as Kept};
-use steadfast_executor::{ToolResult, CallResponse, AttemptError, ToolFault};
+use steadfast_core::output::{RawJson as Kept, ToolOutput};
+use steadfast_executor::{AttemptError, CallResponse, ToolFault, ToolResult};
 use steadfast_mcp::http::ProtocolEra;
-use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcId, RpcMessage, code};
 
 use crate::json_parts::json;
 use crate::server::is_held;
@@ -32,7 +32,8 @@ pub(crate) fn answer_of(response: &RpcMessage) -> ToolResult {
             // The input request of a held call is stored like an answer. A repeated call gets the same input request
             // and continues the existing run.
             Some(_) | None
-                if json_text::get(result, "resultType") == Some(r#""input_required""#) && !is_held(result) =>
+                if json_text::get(result, "resultType") == Some(r#""input_required""#)
+                    && !is_held(result) =>
             {
                 Err(AttemptError::InputRequired(output))
             }
@@ -40,7 +41,11 @@ pub(crate) fn answer_of(response: &RpcMessage) -> ToolResult {
         };
     }
     let Some(error) = response.error() else {
-        return Err(AttemptFault::new(FaultSource::BadAnswer, "the server's answer has neither result nor error").into());
+        return Err(AttemptFault::new(
+            FaultSource::BadAnswer,
+            "the server's answer has neither result nor error",
+        )
+        .into());
     };
     let code = response.error_code().unwrap_or(code::INTERNAL_ERROR);
     let fault = AttemptFault::new(FaultSource::JsonRpc { code }, response.error_text().unwrap_or_default());
@@ -59,7 +64,8 @@ pub(crate) fn response(id: &RpcId, era: ProtocolEra, called: &CallResponse) -> R
         Some(ToolOutput { metadata: Some(error), content })
             if content.as_str() == "null" && unknown.is_some() =>
         {
-            let said = json_text::get(error.as_str(), "message").and_then(json_text::string).unwrap_or_default();
+            let said =
+                json_text::get(error.as_str(), "message").and_then(json_text::string).unwrap_or_default();
             let bare = json(&format!(r#"{{"content":[{}],"isError":true}}"#, text_block(&said)));
             let text = remarked(of_era(bare, era).as_str(), &told(called));
             RpcMessage::result_response(id, &json(&text)).rewrite().meta(RESULT, envelope(result)).finish()
@@ -99,7 +105,8 @@ fn told(called: &CallResponse) -> String {
 
 /// Returns an error of the server, with our remarks added to its message.
 fn failed(id: &RpcId, error: &str, called: &CallResponse) -> RpcMessage {
-    let code = json_text::get(error, "code").and_then(|code| code.parse().ok()).unwrap_or(code::INTERNAL_ERROR);
+    let code =
+        json_text::get(error, "code").and_then(|code| code.parse().ok()).unwrap_or(code::INTERNAL_ERROR);
     let said = json_text::get(error, "message").and_then(json_text::string).unwrap_or_default();
     let data = json_text::get(error, "data").map(json);
     let message = match called.remarks.is_empty() {
@@ -169,7 +176,8 @@ fn texts(result: &str) -> Cow<'_, str> {
     let Ok(blocks) = serde_json::from_str::<Vec<&serde_json::value::RawValue>>(content) else {
         return Cow::Borrowed("");
     };
-    let mut texts = blocks.iter().filter_map(|block| json_text::get(block.get(), "text").and_then(json_text::string));
+    let mut texts =
+        blocks.iter().filter_map(|block| json_text::get(block.get(), "text").and_then(json_text::string));
     match (texts.next(), texts.next()) {
         (None, _) => Cow::Borrowed(""),
         (Some(one), None) => Cow::Owned(one.into_owned()),
@@ -181,7 +189,7 @@ fn texts(result: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::code::{Code, CallStatus};
+    use steadfast_core::code::{CallStatus, Code};
     use steadfast_core::envelope::ErrorBody;
     use steadfast_core::id::{RequestId, ToolName};
 
@@ -258,12 +266,16 @@ mod tests {
         let mut failed =
             passed(&parsed(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no","data":1}}"#));
         failed.remarks.push("stop".into());
-        assert_eq!(response(&RpcId::number(1), ProtocolEra::Legacy, &failed).error_text().unwrap(), "no\n\nstop");
+        assert_eq!(
+            response(&RpcId::number(1), ProtocolEra::Legacy, &failed).error_text().unwrap(),
+            "no\n\nstop"
+        );
     }
 
     #[test]
     fn refusals_have_a_message_for_the_model_and_an_envelope_for_programs() {
-        let refused = called(None, Some(ErrorBody::temporary(Code::CircuitOpen, "the tool is left \"alone\"")));
+        let refused =
+            called(None, Some(ErrorBody::temporary(Code::CircuitOpen, "the tool is left \"alone\"")));
         let answer = response(&RpcId::number(7), ProtocolEra::Legacy, &refused);
         let result = answer.result().unwrap();
         assert_eq!(json_text::get(result, "resultType"), None);
@@ -272,7 +284,10 @@ mod tests {
         assert_eq!(json_text::get(result, "isError"), Some("true"));
         assert_eq!(texts(result), "the tool is left \"alone\"");
         let envelope = answer.meta_member(RESULT).unwrap();
-        assert_eq!(json_text::get(json_text::get(envelope, "error").unwrap(), "code"), Some("\"circuit_open\""));
+        assert_eq!(
+            json_text::get(json_text::get(envelope, "error").unwrap(), "code"),
+            Some("\"circuit_open\"")
+        );
     }
 
     #[test]

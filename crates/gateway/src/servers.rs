@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use steadfast_mcp::message::RpcMessage;
 use steadfast_mcp::json_text;
+use steadfast_mcp::message::RpcMessage;
 
+use crate::json_parts::{json, with_text};
 use crate::merge::{self, MergedListKind};
 use crate::outbox::Outbox;
-use crate::json_parts::{json, with_text};
 use crate::server::UpstreamServer;
 use crate::shared_server::SharedServer;
 
@@ -80,7 +80,11 @@ pub(crate) enum MergeMethod {
 const MOST_KNOWN: usize = 10_000;
 
 impl BackingServer {
-    pub(crate) fn new(server: Arc<UpstreamServer>, prefix: Option<Box<str>>, shared: Option<Arc<SharedServer>>) -> Self {
+    pub(crate) fn new(
+        server: Arc<UpstreamServer>,
+        prefix: Option<Box<str>>,
+        shared: Option<Arc<SharedServer>>,
+    ) -> Self {
         let (outbox, missed, late) = (Arc::default(), AtomicBool::new(false), Mutex::default());
         Self { server, prefix, shared, outbox, missed, late }
     }

@@ -4,12 +4,12 @@
 //! to repeat. Requests of servers to the client get new ids, so that requests of several servers, or of a restarted
 //! one, are not mixed up.
 
+mod client_settings;
+mod multi_server;
+mod notifications;
+mod redelivery;
 mod requests;
 mod result_pages;
-mod redelivery;
-mod notifications;
-mod multi_server;
-mod client_settings;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,34 +22,34 @@ use http::HeaderMap;
 use parking_lot::Mutex;
 use steadfast_core::call::{CallerKeyScope, CallerPatience};
 use steadfast_core::id::{Namespace, ToolName};
-use steadfast_executor::{CallOptions, CallResponse, CallCanceller, Engine, TurnOptions};
-use steadfast_mcp::delivery::{DeliveryCallback, PendingDelivery, GRACE};
+use steadfast_executor::{CallCanceller, CallOptions, CallResponse, Engine, TurnOptions};
+use steadfast_mcp::delivery::{DeliveryCallback, GRACE, PendingDelivery};
 use steadfast_mcp::http::{ProtocolEra, header_params};
-use steadfast_mcp::message::{RpcId, RpcMessageKind, RpcMessage, code};
 use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcId, RpcMessage, RpcMessageKind, code};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::redelivery::UndeliveredAnswers;
-pub(crate) use self::redelivery::ResumedClient;
-use self::notifications::{LogSubscription, CallNotifications};
 use self::client_settings::SessionSettings;
-use crate::approval::{self, ReturnedDecision, ConversationStatus, Elicitation, ElicitationRequests};
-use crate::call::{UpstreamTool, control, envelope, next_request_number, next_request, target, trace};
-use crate::client::{ClientConnection, ResponseChannel, RequestChannel};
-use crate::large_results::LargeResults;
-use crate::responses;
-use crate::session_store::SessionStore;
-use crate::request_notifications::RequestNotifications;
-use crate::outbox::{EnqueueResult, OutboxMessage};
-use crate::json_parts::json;
-use crate::reliability::{self, BuiltinTools};
-use crate::server::{ServerEvent, ServerProcesses, Generation, ServerOwner, cancel};
-use crate::servers::{BackingServer, Route, SessionServers};
-use crate::turn::{self, ClientPatience};
+use self::notifications::{CallNotifications, LogSubscription};
+pub(crate) use self::redelivery::ResumedClient;
+use self::redelivery::UndeliveredAnswers;
+use crate::approval::{self, ConversationStatus, Elicitation, ElicitationRequests, ReturnedDecision};
+use crate::call::{UpstreamTool, control, envelope, next_request, next_request_number, target, trace};
+use crate::client::{ClientConnection, RequestChannel, ResponseChannel};
 use crate::identity::{ClientIdentity, RequestContext};
+use crate::json_parts::json;
+use crate::large_results::LargeResults;
+use crate::outbox::{EnqueueResult, OutboxMessage};
+use crate::reliability::{self, BuiltinTools};
+use crate::request_notifications::RequestNotifications;
+use crate::responses;
+use crate::server::{Generation, ServerEvent, ServerOwner, ServerProcesses, cancel};
+use crate::servers::{BackingServer, Route, SessionServers};
+use crate::session_store::SessionStore;
+use crate::turn::{self, ClientPatience};
 
 /// A client and its servers.
 pub(crate) struct GatewaySession {
@@ -196,7 +196,10 @@ impl GatewaySession {
     }
 
     /// Runs the servers that only this client uses, each in a task.
-    pub(crate) fn keep_servers(self: &Arc<Self>, keeping: Vec<Option<ServerProcesses>>) -> Vec<JoinHandle<()>> {
+    pub(crate) fn keep_servers(
+        self: &Arc<Self>,
+        keeping: Vec<Option<ServerProcesses>>,
+    ) -> Vec<JoinHandle<()>> {
         let alone = self.servers.iter().zip(keeping).enumerate();
         let kept = alone.filter_map(|(at, (behind, keeping))| {
             let hearing = Arc::new(SessionEventHandler { session: Arc::downgrade(self), at });
@@ -287,7 +290,8 @@ impl GatewaySession {
         let reply = match reply {
             Some(reply) if self.running.lock().len() >= MOST_RUNNING => {
                 let why = "this client has too many pending requests; wait for some responses first";
-                let refusal = RpcMessage::error_response(message.id().as_ref(), error_codes::OVERLOADED, why, None);
+                let refusal =
+                    RpcMessage::error_response(message.id().as_ref(), error_codes::OVERLOADED, why, None);
                 reply.answer(&refusal).await;
                 return;
             }
@@ -314,7 +318,9 @@ impl GatewaySession {
             }
             // Without a channel the response could not be sent.
             (RpcMessageKind::Request { .. }, None) => {}
-            (RpcMessageKind::Notification { method: "notifications/cancelled" }, _) => self.cancelled(&message),
+            (RpcMessageKind::Notification { method: "notifications/cancelled" }, _) => {
+                self.cancelled(&message)
+            }
             (RpcMessageKind::Notification { .. }, _) => self.told(&message),
             (RpcMessageKind::Result { id } | RpcMessageKind::Error { id: Some(id) }, _) => {
                 if self.questions.answered(&id, &message) {
@@ -507,7 +513,8 @@ impl GatewaySession {
         let voice = reply.voice();
         let news = RequestNotifications::of(&request, &voice);
         let era = ProtocolEra::of_request(&request);
-        let conversation = if said.session.is_some() { ConversationStatus::Known } else { ConversationStatus::Unknown };
+        let conversation =
+            if said.session.is_some() { ConversationStatus::Known } else { ConversationStatus::Unknown };
         let elicits = || self.servers.iter().any(|behind| behind.server.handshake.elicits());
         let asker = Elicitation::of(&request, era, elicits, &self.questions, &voice, conversation, brought);
         let options = CallOptions {
@@ -635,7 +642,14 @@ impl GatewaySession {
     }
 
     /// Runs the built-in tool that makes several calls.
-    fn run_turn(self: &Arc<Self>, id: RpcId, request: &RpcMessage, reply: ResponseChannel, said: RequestContext, from: &ClientIdentity) {
+    fn run_turn(
+        self: &Arc<Self>,
+        id: RpcId,
+        request: &RpcMessage,
+        reply: ResponseChannel,
+        said: RequestContext,
+        from: &ClientIdentity,
+    ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let era = ProtocolEra::of_request(request);
         let voice = reply.voice();
@@ -644,7 +658,8 @@ impl GatewaySession {
         let plan = match turn::plan(&arguments, &self.servers, patience) {
             Ok(plan) => Arc::new(plan),
             Err(errors) => {
-                let answer = RpcMessage::result_response(&id, &responses::of_era(turn::mistakes(&errors), era));
+                let answer =
+                    RpcMessage::result_response(&id, &responses::of_era(turn::mistakes(&errors), era));
                 self.tasks.spawn(async move { _ = reply.answer(&answer).await });
                 return;
             }
@@ -660,8 +675,11 @@ impl GatewaySession {
         let number = self.begin(&id, None, voice.clone(), RequestKind::Other(withdrawn.clone()));
         self.spawn(|session| async move {
             let stop = options.cancelled.clone();
-            let mut turning =
-                Box::pin(session.engine.turn(plan, Arc::new(turn::SessionToolRegistry(session.clone())), options));
+            let mut turning = Box::pin(session.engine.turn(
+                plan,
+                Arc::new(turn::SessionToolRegistry(session.clone())),
+                options,
+            ));
             let keeping = async {
                 match &news {
                     Some(news) => news.keep_alive().await,

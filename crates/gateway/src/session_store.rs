@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use steadfast_core::id::{Digest, TenantId};
 use steadfast_core::{Timestamp, millis};
-use steadfast_mcp::http::server::{Principal, McpSessionId};
-use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, Store, DocumentWriteOutcome as Outcome};
+use steadfast_mcp::http::server::{McpSessionId, Principal};
+use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome as Outcome, Store};
 
 use crate::server::StoredHandshake;
 
@@ -47,7 +47,12 @@ struct StoredSession {
 const FORMAT: u32 = 1;
 
 impl SessionStore {
-    pub(crate) fn new(store: Arc<dyn Store>, id: &McpSessionId, door: &Arc<str>, principal: &Principal) -> Self {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        id: &McpSessionId,
+        door: &Arc<str>,
+        principal: &Principal,
+    ) -> Self {
         let id = Digest::of(id.as_str().as_bytes()).to_hex();
         let name = DocumentName { kind: DocumentKind::Agreement, id: id.into() };
         let over = AtomicBool::new(false);

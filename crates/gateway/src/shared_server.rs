@@ -12,13 +12,15 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use steadfast_core::classify::AttemptFault;
-use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use crate::server::{ServerEvent, HANDSHAKE, ServerProcesses, Generation, ServerOwner, UpstreamServer, not_sent};
+use crate::server::{
+    Generation, HANDSHAKE, ServerEvent, ServerOwner, ServerProcesses, UpstreamServer, not_sent,
+};
 use crate::session::GatewaySession;
 
 /// A server that several sessions share.

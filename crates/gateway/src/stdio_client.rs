@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use steadfast_executor::Engine;
 use steadfast_mcp::delivery::DeliveryLink;
-use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, WriteQueueLimits, LineItem, line_writer};
+use steadfast_mcp::lines::{LONGEST_LINE, LineItem, LineReader, LineSender, WriteQueueLimits, line_writer};
 use steadfast_mcp::long_text::LongMessage;
 use steadfast_mcp::message::{RpcMessage, code};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -14,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{ClientConnection, ResponseChannel};
 use crate::configured_server::ConfiguredServer;
+use crate::identity::ClientIdentity;
 use crate::large_results::LargeResults;
 use crate::reliability::BuiltinTools;
 use crate::server::Handshake;
 use crate::session::{ClientMessage, GatewaySession};
-use crate::identity::ClientIdentity;
 
 /// The streams of a client and its servers.
 pub struct StdioClient<R, W> {
@@ -52,7 +52,8 @@ where
     let link = DeliveryLink::new();
     let (client, writing) = line_writer(output, link.clone(), WriteQueueLimits::default());
     let writing = tokio::spawn(writing);
-    let (behind, keeping) = servers.iter().map(|server| server.create_exclusive(Handshake::default())).unzip();
+    let (behind, keeping) =
+        servers.iter().map(|server| server.create_exclusive(Handshake::default())).unzip();
     let line = ClientConnection::Line(client.clone());
     let session =
         GatewaySession::new(engine.clone(), behind, line, connection, own_tools, large_results.clone(), None);

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::turn::{TurnCallResult, TurnLimits, TurnCallOutcome, TurnPlan, PlanErrors, TurnStatus};
+use steadfast_core::turn::{PlanErrors, TurnCallOutcome, TurnCallResult, TurnLimits, TurnPlan, TurnStatus};
 use steadfast_executor::{ResolvedTool, ToolRegistry, TurnRejection, TurnResponse};
-use steadfast_mcp::message::{RpcId, RpcMessage};
 use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcId, RpcMessage};
 
 use crate::call::UpstreamTool;
 use crate::servers::SessionServers;
@@ -37,10 +37,16 @@ pub(crate) enum ClientPatience {
 }
 
 /// Parses the plan of a client and resolves its tool names.
-pub(crate) fn plan(arguments: &str, servers: &SessionServers, patience: ClientPatience) -> Result<TurnPlan, PlanErrors> {
+pub(crate) fn plan(
+    arguments: &str,
+    servers: &SessionServers,
+    patience: ClientPatience,
+) -> Result<TurnPlan, PlanErrors> {
     let limits = match patience {
         ClientPatience::Long => TurnLimits::DEFAULT,
-        ClientPatience::Short => TurnLimits { deadline: TurnLimits::DEFAULT.deadline.min(SHORT), ..TurnLimits::DEFAULT },
+        ClientPatience::Short => {
+            TurnLimits { deadline: TurnLimits::DEFAULT.deadline.min(SHORT), ..TurnLimits::DEFAULT }
+        }
     };
     match serde_json::from_str::<Value>(arguments) {
         Ok(mut plan) => {

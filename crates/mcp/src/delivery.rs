@@ -366,10 +366,16 @@ mod tests {
         let first = answer();
         link.record_message(&message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#));
         assert_eq!(*told.lock(), 1, "at once, whoever waits for it or not");
-        assert_eq!(first.settled_with_callback(GRACE).await, DeliveryOutcome::Delivered(DeliveryProof::NextMessage));
+        assert_eq!(
+            first.settled_with_callback(GRACE).await,
+            DeliveryOutcome::Delivered(DeliveryProof::NextMessage)
+        );
         assert_eq!(*told.lock(), 1, "and once");
         // Delivered by time alone, and lost.
-        assert_eq!(answer().settled_with_callback(GRACE).await, DeliveryOutcome::Delivered(DeliveryProof::StillOpen));
+        assert_eq!(
+            answer().settled_with_callback(GRACE).await,
+            DeliveryOutcome::Delivered(DeliveryProof::StillOpen)
+        );
         assert_eq!(*told.lock(), 2);
         let lost = answer();
         link.close();

@@ -389,7 +389,10 @@ impl<'t> JsonScanner<'t> {
         let leads_with_zero = self.peek() == Some(b'0');
         self.digits()?;
         if leads_with_zero && self.at > whole + 1 {
-            return Err(JsonSyntaxError { at: whole, problem: JsonProblem::NotJson("a number without a leading zero") });
+            return Err(JsonSyntaxError {
+                at: whole,
+                problem: JsonProblem::NotJson("a number without a leading zero"),
+            });
         }
         if self.peek() == Some(b'.') {
             self.at += 1;

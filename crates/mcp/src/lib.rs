@@ -16,8 +16,8 @@
 
 pub mod delivery;
 pub mod http;
+pub mod json_text;
 pub mod lines;
 pub mod long_text;
 pub mod message;
-pub mod json_text;
 pub mod sse;

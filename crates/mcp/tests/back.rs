@@ -12,10 +12,11 @@ use common::{LONG, META, PATIENCE, PausedRuntimeClock, progress, result, settle}
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use steadfast_core::classify::{RetryAfter, TransportError};
 use steadfast_mcp::delivery::{DeliveryOutcome, GRACE};
-use steadfast_mcp::http::upstream::{
-    InvalidServerUrl, UpstreamContent, MessageContext, EventStream, UpstreamFailure, ConnectionPoolLimits, StreamItem, HttpUpstream, HttpUpstreamSettings,
-};
 use steadfast_mcp::http::server::{self, PushOutcome, StreamResumption};
+use steadfast_mcp::http::upstream::{
+    ConnectionPoolLimits, EventStream, HttpUpstream, HttpUpstreamSettings, InvalidServerUrl, MessageContext,
+    StreamItem, UpstreamContent, UpstreamFailure,
+};
 use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
@@ -35,7 +36,11 @@ fn modern() -> MessageContext {
 }
 
 fn legacy(session: &str) -> MessageContext {
-    MessageContext { version: Some("2025-11-25".into()), session: Some(session.into()), ..MessageContext::default() }
+    MessageContext {
+        version: Some("2025-11-25".into()),
+        session: Some(session.into()),
+        ..MessageContext::default()
+    }
 }
 
 fn call(id: u32) -> RpcMessage {
@@ -55,7 +60,7 @@ async fn message(stream: &mut EventStream) -> RpcMessage {
 #[tokio::test]
 async fn a_modern_call_goes_through_front_and_back_as_it_is() {
     let mut front = common::EndpointTestServer::start().await;
-    let back = server_at(server.address);
+    let back = server_at(front.address);
     let (sent, context) = (call(7), modern());
     let (answer, ()) = tokio::join!(back.post(&sent, &context), async {
         let incoming = front.next().await;
@@ -70,7 +75,7 @@ async fn a_modern_call_goes_through_front_and_back_as_it_is() {
 #[tokio::test]
 async fn a_stream_brings_progress_and_the_answer_and_its_connection_is_used_again() {
     let mut front = common::EndpointTestServer::start().await;
-    let back = server_at(server.address);
+    let back = server_at(front.address);
     let mut links = Vec::new();
     for id in 1..4 {
         let (sent, context) = (call(id), modern());
@@ -96,7 +101,7 @@ async fn a_stream_brings_progress_and_the_answer_and_its_connection_is_used_agai
 #[tokio::test]
 async fn dropping_a_call_or_its_stream_cancels_it_at_the_other_side() {
     let mut front = common::EndpointTestServer::start().await;
-    let back = server_at(server.address);
+    let back = server_at(front.address);
     let sent = call(1);
     let context = modern();
     let responder = tokio::select! {
@@ -119,10 +124,10 @@ async fn dropping_a_call_or_its_stream_cancels_it_at_the_other_side() {
 #[tokio::test]
 async fn a_legacy_session_is_opened_listened_to_resumed_and_ended() {
     let mut front = common::EndpointTestServer::start().await;
-    let back = server_at(server.address);
+    let back = server_at(front.address);
     let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
     let hello = RpcMessage::parse(hello, 1000).unwrap();
-    let session = server.session("s1");
+    let session = front.session("s1");
     let context = MessageContext::default();
     let (answer, ()) = tokio::join!(back.post(&hello, &context), async {
         let responder = front.next().await.responder.unwrap();
@@ -134,7 +139,7 @@ async fn a_legacy_session_is_opened_listened_to_resumed_and_ended() {
     let context = legacy("s1");
     let told = RpcMessage::notification("notifications/initialized", None);
     assert!(matches!(back.post(&told, &context).await.unwrap().content, UpstreamContent::Accepted));
-    server.next().await;
+    front.next().await;
 
     let mut listening = back.listen(&context, None).await.unwrap();
     assert_eq!(front.listening.recv().await.unwrap().resumed, StreamResumption::Fresh);
@@ -157,7 +162,7 @@ async fn a_legacy_session_is_opened_listened_to_resumed_and_ended() {
 #[tokio::test]
 async fn refusals_come_back_with_their_status_and_their_error() {
     let mut front = common::EndpointTestServer::start().await;
-    let back = server_at(server.address);
+    let back = server_at(front.address);
     let sent = call(7);
     let context = modern();
     let refuse = |incoming: server::IncomingMessage| {
@@ -202,7 +207,9 @@ async fn failures_of_a_server_are_distinguished() {
     let good = answer("200 OK", json, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
     type FailureCheck = fn(&UpstreamFailure) -> bool;
     let cases: Vec<(String, FailureCheck)> = vec![
-        (String::new(), |f| matches!(f, UpstreamFailure::Lost { error: TransportError::ConnectionClosed, .. })),
+        (String::new(), |f| {
+            matches!(f, UpstreamFailure::Lost { error: TransportError::ConnectionClosed, .. })
+        }),
         (good[..40].to_owned(), |f| matches!(f, UpstreamFailure::Lost { .. })),
         (good[..good.len() - 4].to_owned(), |f| matches!(f, UpstreamFailure::Lost { .. })),
         ("garbage\r\n\r\n".to_owned(), |f| matches!(f, UpstreamFailure::Lost { .. })),
@@ -255,8 +262,12 @@ async fn a_server_that_is_not_there_got_nothing() {
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let back = server_at(taken.local_addr().unwrap());
     let failure = back.post(&call(1), &modern()).await.unwrap_err();
-    assert!(matches!(failure, UpstreamFailure::NotSent { error: TransportError::ConnectionRefused, .. }), "{failure:?}");
-    let back = HttpUpstream::new("http://does-not-exist.invalid/mcp", HttpUpstreamSettings::default()).unwrap();
+    assert!(
+        matches!(failure, UpstreamFailure::NotSent { error: TransportError::ConnectionRefused, .. }),
+        "{failure:?}"
+    );
+    let back =
+        HttpUpstream::new("http://does-not-exist.invalid/mcp", HttpUpstreamSettings::default()).unwrap();
     let failure = back.post(&call(1), &modern()).await.unwrap_err();
     assert!(matches!(failure, UpstreamFailure::NotSent { .. }), "{failure:?}");
 }
@@ -294,7 +305,7 @@ async fn a_response_that_is_too_long_is_not_buffered() {
         let settings = HttpUpstreamSettings { message_bytes: 1000, ..patient() };
         let back = HttpUpstream::new(&format!("http://{address}/"), settings).unwrap();
         let failure = back.post(&call(1), &modern()).await.unwrap_err();
-        assert_eq!(failure, UpstreamFailure::TooLarge { announced, limit: 1000 });
+        assert_eq!(failure, UpstreamFailure::TooLarge { announced: told, limit: 1000 });
     }
 }
 
@@ -370,7 +381,8 @@ async fn connections_are_bounded_pooled_for_a_moment_and_then_closed() {
     let (connect, idle_time) = (Duration::from_secs(5), Duration::from_secs(4));
     let pool = ConnectionPoolLimits { connections: 1, connect, idle_time, ..ConnectionPoolLimits::default() };
     let url = format!("http://{}/mcp", front.address);
-    let back = HttpUpstream::new(&url, HttpUpstreamSettings { pool, ..HttpUpstreamSettings::default() }).unwrap();
+    let back =
+        HttpUpstream::new(&url, HttpUpstreamSettings { pool, ..HttpUpstreamSettings::default() }).unwrap();
     let sent = call(1);
     let context = modern();
     let (first, second) = tokio::join!(back.post(&sent, &context), async {
@@ -382,7 +394,10 @@ async fn connections_are_bounded_pooled_for_a_moment_and_then_closed() {
     });
     assert!(first.is_ok());
     let (second, link) = second;
-    assert!(matches!(second, Err(UpstreamFailure::NotSent { error: TransportError::TimedOut, .. })), "{second:?}");
+    assert!(
+        matches!(second, Err(UpstreamFailure::NotSent { error: TransportError::TimedOut, .. })),
+        "{second:?}"
+    );
     clock.pass(idle_time / 2).await;
     assert!(link.is_open());
     clock.pass(idle_time).await;
@@ -429,7 +444,10 @@ async fn https_is_spoken_and_certificates_of_strangers_are_refused() {
     let stranger = client(roots.clone()).post(&call(1), &modern()).await.unwrap_err();
     assert!(matches!(stranger, UpstreamFailure::NotSent { error: TransportError::Tls, .. }), "{stranger:?}");
     roots.add(made.cert.der().clone()).unwrap();
-    assert!(matches!(client(roots).post(&call(1), &modern()).await.unwrap().content, UpstreamContent::One(_)));
+    assert!(matches!(
+        client(roots).post(&call(1), &modern()).await.unwrap().content,
+        UpstreamContent::One(_)
+    ));
 }
 
 #[test]

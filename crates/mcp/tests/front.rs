@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{
-    LONG, MODERN, PATIENCE, Server, StoppedClock, get, legacy, modern, patient, patient_settings, post,
-    progress, result,
+    EndpointTestServer, LONG, MODERN, PATIENCE, PausedRuntimeClock, get, legacy, modern, patient,
+    patient_settings, post, progress, result,
 };
 use steadfast_core::id::ActorId;
-use steadfast_mcp::delivery::{DeliveryOutcome, GRACE, DeliveryProof};
+use steadfast_mcp::delivery::{DeliveryOutcome, DeliveryProof, GRACE};
 use steadfast_mcp::http::ProtocolEra;
 use steadfast_mcp::http::server::{
-    TokenHolder, Principal, PushOutcome, HttpRefusal, StreamResumption, ListenerLimits, SessionStreams, McpSessionId, EndpointSettings, StreamLimits,
-    BearerTokens, StreamSendError,
+    BearerTokens, EndpointSettings, HttpRefusal, ListenerLimits, McpSessionId, Principal, PushOutcome,
+    SessionStreams, StreamLimits, StreamResumption, StreamSendError, TokenHolder,
 };
 use steadfast_mcp::message::{RpcId, RpcMessage};
 
@@ -25,7 +25,7 @@ fn code(body: &str) -> i64 {
 
 #[tokio::test]
 async fn a_final_response_that_comes_first_is_one_json_text() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let incoming = server.next().await;
@@ -40,7 +40,7 @@ async fn a_final_response_that_comes_first_is_one_json_text() {
 
 #[tokio::test]
 async fn a_response_after_other_messages_is_a_stream() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let responder = server.next().await.responder.unwrap();
@@ -63,7 +63,7 @@ async fn a_response_after_other_messages_is_a_stream() {
 
 #[tokio::test]
 async fn a_message_that_the_handler_refuses_is_not_accepted() {
-    let server = Server::start().await;
+    let server = EndpointTestServer::start().await;
     server.session("s1");
     server.front.is_full.store(true, Ordering::Relaxed);
     for body in [
@@ -80,7 +80,7 @@ async fn a_message_that_the_handler_refuses_is_not_accepted() {
 
 #[tokio::test]
 async fn notifications_and_responses_are_accepted_without_a_body() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     server.session("s1");
     for body in [
         r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
@@ -97,7 +97,7 @@ async fn notifications_and_responses_are_accepted_without_a_body() {
 #[tokio::test]
 async fn invalid_requests_get_the_response_of_the_specification() {
     let settings = EndpointSettings { body_bytes: 2000, ..patient_settings() };
-    let server = Server::with(settings, patient(), None).await;
+    let server = EndpointTestServer::with(settings, patient(), None).await;
     server.session("s1");
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     let session = "Mcp-Session-Id: s1\r\n";
@@ -150,7 +150,7 @@ async fn invalid_requests_get_the_response_of_the_specification() {
 
 #[tokio::test]
 async fn heads_that_are_too_large_are_refused() {
-    let server = Server::start().await;
+    let server = EndpointTestServer::start().await;
     for headers in ["X: y\r\n".repeat(200), format!("X: {}\r\n", "y".repeat(100_000))] {
         let (status, _) = server.ask(&post(&headers, "{}")).await;
         assert!(matches!(status, 400 | 431), "{status}");
@@ -163,7 +163,7 @@ async fn a_token_is_asked_for_and_names_the_principal() {
     let ann = ActorId::new("ann").unwrap();
     tokens.add("s3cret", TokenHolder::Client(Principal::new(ann.clone())));
     tokens.add("view", TokenHolder::Viewer(ActorId::new("bob").unwrap()));
-    let mut server = Server::with(patient_settings(), patient(), Some(tokens)).await;
+    let mut server = EndpointTestServer::with(patient_settings(), patient(), Some(tokens)).await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
     for headers in ["", "Authorization: Bearer wrong\r\n", "Authorization: s3cret\r\n"] {
         let mut client = server.client().await;
@@ -182,7 +182,7 @@ async fn a_token_is_asked_for_and_names_the_principal() {
 
 #[tokio::test]
 async fn errors_of_the_modern_era_have_a_status_of_their_own() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     for (error, status) in [(-32601, 404), (-32021, 400), (-32022, 400), (-32602, 200), (-32603, 200)] {
         let mut client = server.client().await;
         client.send(&modern("x/y", 3)).await;
@@ -206,7 +206,7 @@ async fn errors_of_the_modern_era_have_a_status_of_their_own() {
 
 #[tokio::test]
 async fn a_request_can_be_refused_by_status_and_always_gets_a_response() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     let mut client = server.client().await;
     client.send(&modern("a", 1)).await;
     server.next().await.responder.unwrap().refuse(HttpRefusal::overloaded(None, Duration::from_millis(1500)));
@@ -229,7 +229,7 @@ async fn a_request_can_be_refused_by_status_and_always_gets_a_response() {
 
 #[tokio::test]
 async fn the_responder_detects_that_the_stream_was_closed() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     for before in [0, 1] {
         let mut client = server.client().await;
         client.send(&modern("tools/list", 7)).await;
@@ -249,7 +249,7 @@ async fn the_responder_detects_that_the_stream_was_closed() {
 
 #[tokio::test]
 async fn a_response_is_delivered_when_its_connection_brings_the_next_message() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     let mut client = server.client().await;
     for (id, streamed) in [(1, false), (2, true)] {
         client.send(&modern("tools/list", id)).await;
@@ -271,8 +271,10 @@ async fn a_response_is_delivered_when_its_connection_brings_the_next_message() {
 
 #[tokio::test]
 async fn a_response_is_lost_when_its_connection_breaks_and_delivered_when_it_stays_open() {
-    let mut server = Server::start().await;
-    for (stays, fate) in [(false, DeliveryOutcome::Lost), (true, DeliveryOutcome::Delivered(DeliveryProof::StillOpen))] {
+    let mut server = EndpointTestServer::start().await;
+    for (stays, fate) in
+        [(false, DeliveryOutcome::Lost), (true, DeliveryOutcome::Delivered(DeliveryProof::StillOpen))]
+    {
         let mut client = server.client().await;
         client.send(&modern("tools/list", 7)).await;
         let mut delivery = server.next().await.responder.unwrap().finish(result(&RpcId::number(7), "{}"));
@@ -286,7 +288,7 @@ async fn a_response_is_lost_when_its_connection_breaks_and_delivered_when_it_sta
 
 #[tokio::test]
 async fn a_response_is_delivered_when_its_client_has_read_it_and_ends_the_connection() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     for (more, streamed) in [("", false), ("", true), ("connection: close\r\n", false)] {
         let mut client = server.client().await;
         client.send(&modern("tools/list", 7).replacen("\r\n", &format!("\r\n{more}"), 1)).await;
@@ -304,7 +306,7 @@ async fn a_response_is_delivered_when_its_client_has_read_it_and_ends_the_connec
 
 #[tokio::test]
 async fn initialize_opens_a_session_and_delete_ends_it() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     let mut client = server.client().await;
     client
         .send(&post(
@@ -332,7 +334,7 @@ async fn initialize_opens_a_session_and_delete_ends_it() {
 
 #[tokio::test]
 async fn a_broken_stream_is_resumed_behind_the_last_event_seen() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     server.session("s1");
     let mut client = server.client().await;
     client.send(&legacy("s1", "tools/call", 7)).await;
@@ -364,7 +366,7 @@ async fn a_broken_stream_is_resumed_behind_the_last_event_seen() {
 
 #[tokio::test]
 async fn an_unknown_event_id_gets_a_new_stream_and_is_reported_to_the_handler() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     server.session("s1");
     server.session("s2");
     let mut client = server.client().await;
@@ -375,13 +377,17 @@ async fn an_unknown_event_id_gets_a_new_stream_and_is_reported_to_the_handler() 
         client.send(&get(&format!("Mcp-Session-Id: s2\r\nLast-Event-ID: {last}\r\n"))).await;
         assert_eq!(client.head().await.status, 200);
         let listening = server.listening.recv().await.unwrap();
-        assert_eq!(listening.resumed, StreamResumption::Unknown(last.into()), "events of another session are unknown");
+        assert_eq!(
+            listening.resumed,
+            StreamResumption::Unknown(last.into()),
+            "events of another session are unknown"
+        );
     }
 }
 
 #[tokio::test]
 async fn messages_of_the_session_go_to_the_stream_that_listens_or_wait_for_one() {
-    let mut server = Server::start().await;
+    let mut server = EndpointTestServer::start().await;
     let session = server.session("s1");
     assert_eq!(session.push(progress(1)), Ok(PushOutcome::Queued));
     let mut first = server.client().await;
@@ -411,7 +417,8 @@ async fn messages_of_the_session_go_to_the_stream_that_listens_or_wait_for_one()
 #[tokio::test]
 async fn waiting_messages_are_bounded_and_the_response_always_fits() {
     let stream = StreamLimits { waiting_messages: 5, ..StreamLimits::default() };
-    let mut server = Server::with(EndpointSettings { stream, ..patient_settings() }, patient(), None).await;
+    let mut server =
+        EndpointTestServer::with(EndpointSettings { stream, ..patient_settings() }, patient(), None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let responder = server.next().await.responder.unwrap();
@@ -432,7 +439,7 @@ async fn waiting_messages_are_bounded_and_the_response_always_fits() {
 async fn a_client_that_does_not_read_is_cut_off_and_seen_as_gone() {
     // The timeout of this crate ends the connection, not that of the operating system.
     let limits = ListenerLimits { write_stall: Duration::from_millis(200), ..patient() };
-    let mut server = Server::with(patient_settings(), limits, None).await;
+    let mut server = EndpointTestServer::with(patient_settings(), limits, None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let responder = server.next().await.responder.unwrap();
@@ -456,14 +463,14 @@ async fn a_client_that_does_not_read_is_cut_off_and_seen_as_gone() {
 async fn heads_and_bodies_that_do_not_come_in_time_end_the_wait() {
     let request = modern("tools/list", 7);
     let limits = ListenerLimits { head_time: Duration::from_millis(100), ..patient() };
-    let server = Server::with(patient_settings(), limits, None).await;
+    let server = EndpointTestServer::with(patient_settings(), limits, None).await;
     let mut silent = server.client().await;
     assert!(silent.is_closed().await);
     let mut slow = server.client().await;
     slow.send(&request[..30]).await;
     assert!(slow.is_closed().await);
     let settings = EndpointSettings { body_time: Duration::from_millis(100), ..patient_settings() };
-    let server = Server::with(settings, patient(), None).await;
+    let server = EndpointTestServer::with(settings, patient(), None).await;
     let mut body = server.client().await;
     body.send(&request[..request.len() - 3]).await;
     assert_eq!(body.head().await.status, 408);
@@ -471,10 +478,10 @@ async fn heads_and_bodies_that_do_not_come_in_time_end_the_wait() {
 
 #[tokio::test]
 async fn a_connection_may_rest_longer_than_a_head_may_take_but_not_for_ever() {
-    let clock = StoppedClock::new();
+    let clock = PausedRuntimeClock::new();
     let (head_time, idle) = (Duration::from_secs(5), Duration::from_secs(40));
     let limits = ListenerLimits { head_time, idle, ..patient() };
-    let mut server = Server::with(patient_settings(), limits, None).await;
+    let mut server = EndpointTestServer::with(patient_settings(), limits, None).await;
     let mut client = server.client().await;
     for id in [1, 2] {
         client.send(&modern("a", id)).await;
@@ -492,7 +499,7 @@ async fn a_connection_may_rest_longer_than_a_head_may_take_but_not_for_ever() {
 async fn a_quiet_response_becomes_a_stream_that_is_kept_alive() {
     let (quiet, keep_alive) = (Duration::from_millis(30), Duration::from_millis(30));
     let settings = EndpointSettings { quiet, keep_alive, ..patient_settings() };
-    let mut server = Server::with(settings, patient(), None).await;
+    let mut server = EndpointTestServer::with(settings, patient(), None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/call", 7).replace("Mcp-Method", "Mcp-Name: \r\nMcp-Method")).await;
     assert_eq!(client.head().await.status, 400, "a name in the header and none in the body");
@@ -513,9 +520,9 @@ async fn a_quiet_response_becomes_a_stream_that_is_kept_alive() {
 
 #[tokio::test]
 async fn stopping_lets_responses_finish_and_cuts_connections_that_do_not_end() {
-    let clock = StoppedClock::new();
+    let clock = PausedRuntimeClock::new();
     let limits = ListenerLimits { stop: Duration::from_secs(5), ..patient() };
-    let mut server = Server::with(patient_settings(), limits, None).await;
+    let mut server = EndpointTestServer::with(patient_settings(), limits, None).await;
     let (mut answered, mut hangs) = (server.client().await, server.client().await);
     answered.send(&modern("a", 1)).await;
     let first = server.next().await.responder.unwrap();

@@ -29,12 +29,18 @@ impl ChildExit {
     /// whatever the exit was. Otherwise the outcome is unknown, and the exit counts as a crash.
     pub fn fault(self, sent: SendProgress) -> AttemptFault {
         let source = match (sent, self) {
-            (SendProgress::No, _) => FaultSource::Transport { error: TransportError::ConnectionClosed, written: false },
+            (SendProgress::No, _) => {
+                FaultSource::Transport { error: TransportError::ConnectionClosed, written: false }
+            }
             // A shell uses these codes for a command that it could not start. From a server that has already responded
             // they prove nothing, and must not count as proof.
-            (SendProgress::Yes, Self::Code(126 | 127) | Self::Unknown) => FaultSource::Exit { code: None, signal: None },
+            (SendProgress::Yes, Self::Code(126 | 127) | Self::Unknown) => {
+                FaultSource::Exit { code: None, signal: None }
+            }
             (SendProgress::Yes, Self::Code(code)) => FaultSource::Exit { code: Some(code), signal: None },
-            (SendProgress::Yes, Self::Signal(signal)) => FaultSource::Exit { code: None, signal: Some(signal) },
+            (SendProgress::Yes, Self::Signal(signal)) => {
+                FaultSource::Exit { code: None, signal: Some(signal) }
+            }
         };
         AttemptFault::new(source, format!("the server {self}"))
     }
@@ -43,7 +49,9 @@ impl ChildExit {
 /// Adds the last stderr output of the server to a fault, as text that no decision depends on.
 pub fn with_last_words(fault: AttemptFault, stderr: &[String]) -> AttemptFault {
     match last_words(stderr) {
-        Some(words) => AttemptFault { message: format!("{}. Its last words: {words}", fault.message), ..fault },
+        Some(words) => {
+            AttemptFault { message: format!("{}. Its last words: {words}", fault.message), ..fault }
+        }
         None => fault,
     }
 }
@@ -99,7 +107,7 @@ impl fmt::Display for ChildExit {
 #[cfg(test)]
 mod tests {
     use steadfast_core::Timestamp;
-    use steadfast_core::classify::{FaultNature, Overrides, AttemptReach, Severity, classify};
+    use steadfast_core::classify::{AttemptReach, FaultNature, Overrides, Severity, classify};
 
     use super::*;
 
@@ -122,9 +130,14 @@ mod tests {
 
     #[test]
     fn the_death_of_a_server_is_a_crash_for_what_was_sent_and_harmless_for_what_was_not() {
-        for exit in
-            [ChildExit::Code(0), ChildExit::Code(1), ChildExit::Code(126), ChildExit::Code(127), ChildExit::Signal(9), ChildExit::Unknown]
-        {
+        for exit in [
+            ChildExit::Code(0),
+            ChildExit::Code(1),
+            ChildExit::Code(126),
+            ChildExit::Code(127),
+            ChildExit::Signal(9),
+            ChildExit::Unknown,
+        ] {
             let of = |sent| classify(&exit.fault(sent), &Overrides::default(), Timestamp::ZERO);
             let (sent, kept) = (of(SendProgress::Yes), of(SendProgress::No));
             assert_eq!(

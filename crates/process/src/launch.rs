@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::child::{self, StopTimeouts, SpawnedChild};
+use crate::child::{self, SpawnedChild, StopTimeouts};
 use crate::environment::Environment;
 use crate::leash::Leash;
 use crate::stderr::StderrLog;

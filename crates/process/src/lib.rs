@@ -28,12 +28,13 @@ mod leash;
 mod stderr;
 mod supervisor;
 
-pub use child::{ChildProcess, StopTimeouts, SpawnedChild};
+pub use child::{ChildProcess, SpawnedChild, StopTimeouts};
 pub use environment::{ALLOWED, Environment};
 pub use exit::{ChildExit, SendProgress, last_words, with_last_words};
 pub use launch::{Launch, LaunchError};
 pub use leash::{Leash, leash_main};
 pub use stderr::{StderrFollower, StderrLine, StderrLog};
 pub use supervisor::{
-    IncarnationEnd, Incarnation, IncarnationNumber, IncarnationReceiver, LastEnd, State, ServerStatus, Supervisor, ServerUnavailable,
+    Incarnation, IncarnationEnd, IncarnationNumber, IncarnationReceiver, LastEnd, ServerStatus,
+    ServerUnavailable, State, Supervisor,
 };

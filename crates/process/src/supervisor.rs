@@ -9,8 +9,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use steadfast_core::classify::{AttemptFault, RetryAfter, FaultSource, TransportError};
-use steadfast_core::restart::{ServerExit, StartDecision, DownPeriod, RestartPolicy, RestartTracker, ServerState};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
+use steadfast_core::restart::{
+    DownPeriod, RestartPolicy, RestartTracker, ServerExit, ServerState, StartDecision,
+};
 use steadfast_core::{Timestamp, millis};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -200,7 +202,12 @@ impl IncarnationReceiver {
 
 impl Supervisor {
     /// Creates a supervisor of a server that starts on request. The seed spreads the backoff between its starts.
-    pub fn new(launch: Launch, leash: Leash, policy: RestartPolicy, seed: u64) -> (Self, IncarnationReceiver) {
+    pub fn new(
+        launch: Launch,
+        leash: Leash,
+        policy: RestartPolicy,
+        seed: u64,
+    ) -> (Self, IncarnationReceiver) {
         let (wishes, wished) = mpsc::channel(WISHES);
         let (handing, handed) = mpsc::channel(1);
         let (told, status) = watch::channel(ServerStatus { state: State::Idle, restarts: 0, last_end: None });
@@ -363,7 +370,10 @@ impl SupervisorTask {
         loop {
             let wake = match self.restarts.state() {
                 ServerState::BackingOff { until } => Some(self.clock.instant(until)),
-                ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. } | ServerState::Down(_) => None,
+                ServerState::Idle
+                | ServerState::Starting { .. }
+                | ServerState::Up { .. }
+                | ServerState::Down(_) => None,
             };
             let is_to_hand = self.current.as_ref().is_some_and(|current| current.to_hand.is_some());
             tokio::select! {
@@ -406,7 +416,10 @@ impl SupervisorTask {
                 self.status.send_modify(|status| status.restarts = status.restarts.saturating_add(more));
                 self.start().await;
             }
-            StartDecision::WaitForStart | StartDecision::Use | StartDecision::WaitUntil(_) | StartDecision::Refuse(_) => {}
+            StartDecision::WaitForStart
+            | StartDecision::Use
+            | StartDecision::WaitUntil(_)
+            | StartDecision::Refuse(_) => {}
         }
     }
 
@@ -459,7 +472,9 @@ impl SupervisorTask {
     /// Ends the incarnation completely, so that nothing of it is left when the next one starts. `by_itself` is its time
     /// to exit by itself.
     async fn end(&mut self, by_itself: Duration) -> ChildExit {
-        let Some(CurrentIncarnation { child, to_hand }) = self.current.take() else { return ChildExit::Unknown };
+        let Some(CurrentIncarnation { child, to_hand }) = self.current.take() else {
+            return ChildExit::Unknown;
+        };
         self.tell_state(State::Ending(self.number));
         drop(to_hand);
         child.stop(&StopTimeouts { stdin: by_itself, ..self.launch.patience }).await

@@ -8,23 +8,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use steadfast_config::{
-    LossPolicy, Config, ConfigErrors, CommandLineFlag, LiveConfig, Reload, Sources, PolicyStart, SwitchChange, Switches,
+    CommandLineFlag, Config, ConfigErrors, LiveConfig, LossPolicy, PolicyStart, Reload, Sources,
+    SwitchChange, Switches,
 };
 use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Digest;
 use steadfast_core::key::RecordKey;
-use steadfast_executor::{PendingCall, ShutdownReport, Engine, Hooks, EngineListener, RecentActivity, ToolHandler};
-use steadfast_store::{TimeSource, Store, StoreError, SystemClock};
+use steadfast_executor::{
+    Engine, EngineListener, Hooks, PendingCall, RecentActivity, ShutdownReport, ToolHandler,
+};
+use steadfast_store::{Store, StoreError, SystemClock, TimeSource};
 use steadfast_store_sqlite::FileDamagePolicy;
-use steadfast_telemetry::{StoreCensus, LogSink, Options, OtlpError, Telemetry};
+use steadfast_telemetry::{LogSink, Options, OtlpError, StoreCensus, Telemetry};
 use tokio::sync::broadcast;
 use tokio::task::JoinError;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::live_config::{ConfigEvent, LivePolicies, ConfigEventSender, follow};
+use crate::live_config::{ConfigEvent, ConfigEventSender, LivePolicies, follow};
 use crate::plan::{OpenStore, StartupPlan};
 use crate::webhooks::Webhooks;
 
@@ -223,7 +226,11 @@ impl SteadfastBuilder {
     /// Sets a setting, with precedence over all files: `set("store.kind", "memory")`.
     pub fn set(mut self, setting: &str, value: &str) -> Self {
         let name = format!("{setting} (set by the program)");
-        self.sources.flags.push(CommandLineFlag { name, setting: setting.to_owned(), value: value.to_owned() });
+        self.sources.flags.push(CommandLineFlag {
+            name,
+            setting: setting.to_owned(),
+            value: value.to_owned(),
+        });
         self
     }
 
@@ -286,7 +293,8 @@ impl SteadfastBuilder {
         for note in live.current().notes() {
             tracing::warn!(event = "config.note", note);
         }
-        let OpenStore { store, set_aside, loss } = plan.open_store(self.clock.clone(), self.on_damage).await?;
+        let OpenStore { store, set_aside, loss } =
+            plan.open_store(self.clock.clone(), self.on_damage).await?;
         if let Some(path) = &set_aside {
             tracing::error!(
                 event = "store.set_aside",

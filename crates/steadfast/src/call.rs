@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 use steadfast_core::envelope::{
-    CallEnvelope, CallHints, ContractVersion, CallControl, IdempotencyKey, CallPayload, PayloadVersion, CallerIdentity,
-    EnvelopeTrace, TransportOptions, ExtraFields,
+    CallControl, CallEnvelope, CallHints, CallPayload, CallerIdentity, ContractVersion, EnvelopeTrace,
+    ExtraFields, IdempotencyKey, PayloadVersion, TransportOptions,
 };
 use steadfast_core::id::{ActorId, InvalidId, Namespace, RequestId, SessionKey, ToolName};
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 
 /// Builds a call of this tool. All other fields have defaults. For fields that the builder does not have, change the
 /// [`CallEnvelope`] that it returns.

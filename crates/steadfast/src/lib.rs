@@ -40,21 +40,22 @@
 //! | `call` | a builder of calls for Rust programs |
 //! | `webhooks` | delivery of notifications over HTTP |
 
+mod builder;
 mod call;
 mod live_config;
-mod builder;
 mod plan;
 mod webhooks;
 
+pub use builder::{LogOutput, OpenError, Steadfast, SteadfastBuilder, usual_sources};
 pub use call::{CallBuilder, InvalidCall, call, output};
 pub use live_config::ConfigEvent;
-pub use builder::{LogOutput, OpenError, SteadfastBuilder, Steadfast, usual_sources};
 pub use plan::StartupPlan;
 
 pub use steadfast_config::{
-    COMMAND_NAMESPACE, Config, ConfigErrors, ConfigFile, ExplainedSetting, Explanation, CommandLineFlag, InlineJson,
-    HTTP_NAMESPACE, Isolation, FileRequirement, ConfigProblem, ServerTarget, Reload, TokenRole, Section, ServerSettings, Sources, PolicyStart,
-    StoreKind, SwitchChange, Switches, Token, SettingPosition, listen_address, nearest, parse_span,
+    COMMAND_NAMESPACE, CommandLineFlag, Config, ConfigErrors, ConfigFile, ConfigProblem, ExplainedSetting,
+    Explanation, FileRequirement, HTTP_NAMESPACE, InlineJson, Isolation, PolicyStart, Reload, Section,
+    ServerSettings, ServerTarget, SettingPosition, Sources, StoreKind, SwitchChange, Switches, Token,
+    TokenRole, listen_address, nearest, parse_span,
 };
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{
@@ -62,18 +63,25 @@ pub use steadfast_core::{
     rehearse, report, stats, trust, turn,
 };
 pub use steadfast_executor::{
-    NoticeContext, ToolResult, ApprovalError, DeliveryHandle, ClientDecision, ApprovalPrompter, ClientDecisionFuture, Attempt, AuditEntry, AuditQuery, HostStep,
-    BreakerSubject, BreakerKey, BreakerView, OperatorIdentity, CallFacts, CallOptions, CallStep, CallResponse, PendingCall, CallCanceller,
-    CountSource, AuditAction, AuditChange, ShutdownReport, Engine, EngineEvent, ResolvedTool, GuardView, HookFuture, Hooks, HostError,
-    InvalidBreakerKey, EngineListener, AttemptError, AvailableTool, RunOrder, SystemEvent, HeartbeatReply, ChangeScope, Recording, SharedTool,
-    RuntimeClock, ToolRegistry, ToolRegistries, ProgressSignals, BreakerOverride, BreakerChange, StoppedSession, OperatorSurface, TenantFilter, HostCallId,
-    ToolHandler, ToolFault, ToolInfo, ToolScore, ToolView, GuardTrip, TurnContext, TurnSummary, TurnOptions, TurnRejection,
-    TurnSpan, TurnTraceView, TurnResponse, RejectedCall, TurnQuery, servers_of_one_name,
+    ApprovalError, ApprovalPrompter, Attempt, AttemptError, AuditAction, AuditChange, AuditEntry, AuditQuery,
+    AvailableTool, BreakerChange, BreakerKey, BreakerOverride, BreakerSubject, BreakerView, CallCanceller,
+    CallFacts, CallOptions, CallResponse, CallStep, ChangeScope, ClientDecision, ClientDecisionFuture,
+    CountSource, DeliveryHandle, Engine, EngineEvent, EngineListener, GuardTrip, GuardView, HeartbeatReply,
+    HookFuture, Hooks, HostCallId, HostError, HostStep, InvalidBreakerKey, NoticeContext, OperatorIdentity,
+    OperatorSurface, PendingCall, ProgressSignals, Recording, RejectedCall, ResolvedTool, RunOrder,
+    RuntimeClock, SharedTool, ShutdownReport, StoppedSession, SystemEvent, TenantFilter, ToolFault,
+    ToolHandler, ToolInfo, ToolRegistries, ToolRegistry, ToolResult, ToolScore, ToolView, TurnContext,
+    TurnOptions, TurnQuery, TurnRejection, TurnResponse, TurnSpan, TurnSummary, TurnTraceView,
+    servers_of_one_name,
 };
-pub use steadfast_store::{FlushTarget, MemoryOptions, MemoryStore, RecordPage, RecordFilter, Store, StoreError};
+pub use steadfast_store::{
+    FlushTarget, MemoryOptions, MemoryStore, RecordFilter, RecordPage, Store, StoreError,
+};
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};
-pub use steadfast_store_sqlite::{FileDamagePolicy, CommitLossPolicy, SqliteOptions, SqliteStore};
-pub use steadfast_telemetry::{Feed, FeedReader, LogLineFormat, FeedEvent, LogLineLevel, LogSink, Metrics, FeedItem, Telemetry};
+pub use steadfast_store_sqlite::{CommitLossPolicy, FileDamagePolicy, SqliteOptions, SqliteStore};
+pub use steadfast_telemetry::{
+    Feed, FeedEvent, FeedItem, FeedReader, LogLineFormat, LogLineLevel, LogSink, Metrics, Telemetry,
+};
 
 /// Compiles and runs the examples of the README.
 #[cfg(doctest)]

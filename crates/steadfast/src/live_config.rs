@@ -18,7 +18,12 @@ use tokio::time::MissedTickBehavior;
 pub(crate) struct LivePolicies(pub(crate) Arc<LiveConfig>);
 
 impl PolicySource for LivePolicies {
-    fn policy(&self, call: &CallEnvelope, params: JsonValue<'_>, annotations: AnnotationHints) -> Arc<ToolPolicy> {
+    fn policy(
+        &self,
+        call: &CallEnvelope,
+        params: JsonValue<'_>,
+        annotations: AnnotationHints,
+    ) -> Arc<ToolPolicy> {
         self.0.current().resolve_call(call, params, annotations).policy
     }
 

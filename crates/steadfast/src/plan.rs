@@ -8,13 +8,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use steadfast_config::{LossPolicy, Config, LogFormat, LogLevel, StoreKind, StoreSettings, plain_json};
+use steadfast_config::{Config, LogFormat, LogLevel, LossPolicy, StoreKind, StoreSettings, plain_json};
 use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::redact::Redacted;
 use steadfast_executor::{EngineBuilder, TrustFile, TrustStorage};
-use steadfast_store::{TimeSource, RecordCodec, JournalLimits, MemoryOptions, MemoryStore, Store};
-use steadfast_store_redis::{WriteConfirmation, Options as RedisOptions, KeyPrefix, RedisStore};
-use steadfast_store_sqlite::{FileDamagePolicy, CommitLossPolicy, SqliteOptions, SqliteStore};
+use steadfast_store::{JournalLimits, MemoryOptions, MemoryStore, RecordCodec, Store, TimeSource};
+use steadfast_store_redis::{KeyPrefix, Options as RedisOptions, RedisStore, WriteConfirmation};
+use steadfast_store_sqlite::{CommitLossPolicy, FileDamagePolicy, SqliteOptions, SqliteStore};
 use steadfast_telemetry::{LogLineFormat, LogLineLevel, MalformedCallLog, Namespace, OtlpOptions};
 
 use crate::builder::OpenError;
@@ -274,7 +274,11 @@ fn on_loss(settings: &StoreSettings) -> CommitLossPolicy {
 
 /// Returns the prefix of keys. It ends with a separator, so that `shop` is not a prefix of the keys of `shop2`.
 fn prefix(text: &str) -> Result<KeyPrefix, steadfast_store_redis::InvalidKeyPrefix> {
-    if text.is_empty() || text.ends_with(':') { KeyPrefix::new(text) } else { KeyPrefix::new(&format!("{text}:")) }
+    if text.is_empty() || text.ends_with(':') {
+        KeyPrefix::new(text)
+    } else {
+        KeyPrefix::new(&format!("{text}:"))
+    }
 }
 
 /// Reads the secret in a file: 32 raw bytes, or 64 hexadecimal digits.

@@ -20,14 +20,14 @@ use serde_json::json;
 use sha2::Sha256;
 use steadfast_config::{Config, LiveConfig, Webhook, WebhookFormat};
 use steadfast_core::Timestamp;
-use steadfast_core::classify::{AttemptFault, FaultNature, Overrides, RetryAfter, FaultSource, classify};
+use steadfast_core::classify::{AttemptFault, FaultNature, FaultSource, Overrides, RetryAfter, classify};
 use steadfast_core::id::Namespace;
 use steadfast_core::notification::Notification;
 use steadfast_core::policy::{Backoff, PolicyProfile, RetryPolicy, ToolClass};
 use steadfast_core::redact;
 use steadfast_core::retry::{CallerLimits, RetrySchedule};
 use steadfast_executor::EngineListener;
-use steadfast_mcp::http::upstream::{OriginRequest, HttpOrigin, HttpUpstreamSettings, RequestProgress};
+use steadfast_mcp::http::upstream::{HttpOrigin, HttpUpstreamSettings, OriginRequest, RequestProgress};
 use steadfast_store::TimeSource;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, error::TrySendError};
@@ -138,7 +138,11 @@ fn place(webhook: &Webhook) -> Result<(HttpOrigin, Uri), String> {
 }
 
 /// Sends the notifications one after the other, in order.
-async fn send_all(webhook: Webhook, mut waiting: mpsc::Receiver<Arc<Notification>>, clock: Arc<dyn TimeSource>) {
+async fn send_all(
+    webhook: Webhook,
+    mut waiting: mpsc::Receiver<Arc<Notification>>,
+    clock: Arc<dyn TimeSource>,
+) {
     let (origin, target) = match place(&webhook) {
         Ok(place) => place,
         Err(why) => {
@@ -209,7 +213,9 @@ impl<'w> WebhookMessage<'w> {
             let classified = classify(&fault, &Overrides::default(), clock.now());
             let attempts = schedule.attempts();
             let next = match classified.nature {
-                FaultNature::Transient => schedule.next(policy, started, classified.retry_after, clock.now()).ok(),
+                FaultNature::Transient => {
+                    schedule.next(policy, started, classified.retry_after, clock.now()).ok()
+                }
                 FaultNature::Permanent => None,
             };
             let Some(next) = next else { return Err((attempts, redact::excerpt(&fault.message, 512))) };
@@ -219,7 +225,8 @@ impl<'w> WebhookMessage<'w> {
 
     async fn send(&self, origin: &HttpOrigin, target: &Uri, now: Timestamp) -> Result<(), AttemptFault> {
         let (under_way, headers) = (RequestProgress::default(), self.headers(now));
-        let asked = OriginRequest { method: Method::POST, target: target.clone(), headers, body: self.body.clone() };
+        let asked =
+            OriginRequest { method: Method::POST, target: target.clone(), headers, body: self.body.clone() };
         let replied = match tokio::time::timeout(PATIENCE, origin.send(asked, &under_way)).await {
             Ok(replied) => replied.map_err(|failure| failure.fault())?,
             Err(_) => {

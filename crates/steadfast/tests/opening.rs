@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use steadfast::classify::{AttemptFault, FaultSource, TransportError};
-use steadfast::code::{Code, CallStatus};
+use steadfast::code::{CallStatus, Code};
 use steadfast::envelope::CallEnvelope;
-use steadfast::path::{CallResult, CallNotice};
+use steadfast::path::{CallNotice, CallResult};
 use steadfast::policy::EnforcementMode;
 use steadfast::turn::{TurnLimits, TurnPlan};
 use steadfast::{
-    NoticeContext, ToolResult, Attempt, CallResponse, ConfigFile, ConfigEvent, ResolvedTool, EngineListener, LogOutput, FileRequirement, FileDamagePolicy,
-    OpenError, SteadfastBuilder, Reload, RuntimeClock, ToolRegistry, Sources, Steadfast, Switches, TurnOptions, TurnQuery,
-    call, output,
+    Attempt, CallResponse, ConfigEvent, ConfigFile, EngineListener, FileDamagePolicy, FileRequirement,
+    LogOutput, NoticeContext, OpenError, Reload, ResolvedTool, RuntimeClock, Sources, Steadfast,
+    SteadfastBuilder, Switches, ToolRegistry, ToolResult, TurnOptions, TurnQuery, call, output,
 };
 use steadfast_store::DocumentKind;
 use tokio::sync::broadcast::error::RecvError;
@@ -202,7 +202,10 @@ impl EngineListener for CountingListener {
 
 #[tokio::test(start_paused = true)]
 async fn rp_18_a_listener_that_fails_breaks_neither_the_call_nor_the_other_listeners() {
-    let (bad, good) = (Arc::new(CountingListener { panics: true, ..CountingListener::default() }), Arc::new(CountingListener::default()));
+    let (bad, good) = (
+        Arc::new(CountingListener { panics: true, ..CountingListener::default() }),
+        Arc::new(CountingListener::default()),
+    );
     let opening = Steadfast::builder(sources(&folder("rp-18"), "steadfast.toml", "", &[]));
     let opening = opening.clock(Arc::new(RuntimeClock::new())).listener(bad.clone()).listener(good.clone());
     let steadfast = opening.open().await.unwrap();

@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 use steadfast_core::Timestamp;
-use steadfast_store::{Document, DocumentKind, DocumentName, DocumentWrite, StoreError, StoreErrorKind, DocumentWriteOutcome};
+use steadfast_store::{
+    Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, StoreError, StoreErrorKind,
+};
 
 use crate::RedisInner;
 use crate::link::CommandTarget;
 use crate::names::KeyDistrict;
-use crate::script::{DecisionOutcome, ExpectedValue, ScriptRequest, DecisionValidity, WakeTarget};
+use crate::script::{DecisionOutcome, DecisionValidity, ExpectedValue, ScriptRequest, WakeTarget};
 use crate::value::ContentStamp;
 
 const TOMBSTONE: Duration = Duration::from_secs(3600);
@@ -53,8 +55,9 @@ impl RedisInner {
             let micros = clock.micros(Instant::now()).unwrap_or_else(|| self.now().as_millis() * 1000);
             let now = Timestamp::from_millis(micros / 1000);
             let version = micros.max(believed.map_or(0, |version| version.saturating_add(1)));
-            let expect =
-                believed.map_or(ExpectedValue::Absent, |version| ExpectedValue::Stamped(ContentStamp::of_version(version)));
+            let expect = believed.map_or(ExpectedValue::Absent, |version| {
+                ExpectedValue::Stamped(ContentStamp::of_version(version))
+            });
             let mut request = ScriptRequest::new(key.clone(), expect);
             self.write_to(&mut request, name, &write, version, now);
             let valid = DecisionValidity { from: now, until: now + self.options.command_timeout };
@@ -89,7 +92,8 @@ impl RedisInner {
         for district in KeyDistrict::with_documents() {
             let set = self.names.documents(district, kind);
             let reply = self.ask(redis::cmd("SMEMBERS").arg(&set), CommandTarget::Keys).await?;
-            let ids: Vec<String> = redis::from_redis_value(reply.value).map_err(|_| crate::unexpected_reply())?;
+            let ids: Vec<String> =
+                redis::from_redis_value(reply.value).map_err(|_| crate::unexpected_reply())?;
             for ids in ids.chunks(BATCH) {
                 let named: Vec<DocumentName> =
                     ids.iter().map(|id| DocumentName { kind, id: id.as_str().into() }).collect();
@@ -101,7 +105,8 @@ impl RedisInner {
                         }
                         // The document has expired.
                         None => {
-                            self.ask(redis::cmd("SREM").arg(&set).arg(&*name.id), CommandTarget::Keys).await?;
+                            self.ask(redis::cmd("SREM").arg(&set).arg(&*name.id), CommandTarget::Keys)
+                                .await?;
                         }
                     }
                 }

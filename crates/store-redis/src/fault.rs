@@ -44,7 +44,10 @@ pub(crate) fn store_error(error: &RedisError, stage: CommandStage, place: &str) 
             ),
         ),
         ErrorKind::InvalidClientConfig | ErrorKind::EmptySentinelList | ErrorKind::RESP3NotSupported => {
-            not_done(StoreErrorKind::Refused, format!("the settings for redis at {place} cannot be used: {error}"))
+            not_done(
+                StoreErrorKind::Refused,
+                format!("the settings for redis at {place} cannot be used: {error}"),
+            )
         }
         _ => match stage {
             // A Cluster in which every node refuses the login is reported as unreachable, with the reason in the
@@ -97,13 +100,22 @@ pub(crate) fn spoils_connection(error: &RedisError) -> bool {
 fn server_error(error: &RedisError, place: &str) -> StoreError {
     let code = error.code().unwrap_or_default();
     let (trouble, advice) = match code {
-        "NOAUTH" | "WRONGPASS" => return StoreError::not_done(StoreErrorKind::Refused, wrong_password(place)),
-        "OOM" => (StoreErrorKind::Full, "it is out of memory: raise maxmemory, or shorten the lifetimes of records"),
-        "MISCONF" => (StoreErrorKind::Refused, "it cannot write to its disk and takes no writes: see its log"),
+        "NOAUTH" | "WRONGPASS" => {
+            return StoreError::not_done(StoreErrorKind::Refused, wrong_password(place));
+        }
+        "OOM" => (
+            StoreErrorKind::Full,
+            "it is out of memory: raise maxmemory, or shorten the lifetimes of records",
+        ),
+        "MISCONF" => {
+            (StoreErrorKind::Refused, "it cannot write to its disk and takes no writes: see its log")
+        }
         "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" | "NOREPLICAS" => {
             (StoreErrorKind::Unreachable, "it is temporarily unavailable and recovers without action")
         }
-        _ => (StoreErrorKind::Refused, "it does not support this; redis 6.2 or newer, or valkey, is required"),
+        _ => {
+            (StoreErrorKind::Refused, "it does not support this; redis 6.2 or newer, or valkey, is required")
+        }
     };
     StoreError::not_done(trouble, format!("redis at {place} refused: {error}; {advice}"))
 }

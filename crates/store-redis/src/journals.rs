@@ -7,7 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use redis::Value;
 use steadfast_core::Timestamp;
-use steadfast_store::{JournalEntry, Journal, JournalLimits, JournalPosition, JournalQuery, StoreError, SweepResult};
+use steadfast_store::{
+    Journal, JournalEntry, JournalLimits, JournalPosition, JournalQuery, StoreError, SweepResult,
+};
 
 use crate::RedisInner;
 use crate::link::CommandTarget;
@@ -99,7 +101,10 @@ impl RedisInner {
         Ok(SweepResult { removed, more: false })
     }
 
-    async fn entries_of_all(self: &Arc<Self>, query: &JournalQuery) -> Result<Vec<(JournalPosition, JournalEntry)>, StoreError> {
+    async fn entries_of_all(
+        self: &Arc<Self>,
+        query: &JournalQuery,
+    ) -> Result<Vec<(JournalPosition, JournalEntry)>, StoreError> {
         let stream = self.names.journal(query.journal);
         // Ids are the server's time of the write. The clock of the writer may be a little ahead.
         let oldest = query.since.before(AHEAD).as_millis();
@@ -163,8 +168,9 @@ fn read_batch(value: Value) -> Result<StreamBatch, StoreError> {
         }
         _ => None,
     };
-    let places =
-        raw.iter().map(|(id, fields)| Ok((id.parse::<JournalPosition>().map_err(|_| crate::unexpected_reply())?, fields)));
+    let places = raw.iter().map(|(id, fields)| {
+        Ok((id.parse::<JournalPosition>().map_err(|_| crate::unexpected_reply())?, fields))
+    });
     let all = places.collect::<Result<Vec<_>, StoreError>>()?;
     let last = all.last().map(|(place, _)| *place);
     let entries = all.into_iter().filter_map(|(place, fields)| Some((place, entry(fields)?))).collect();

@@ -44,7 +44,6 @@ mod confirmation;
 mod documents;
 mod fault;
 mod health;
-mod record_cache;
 mod journals;
 mod link;
 mod listing;
@@ -52,10 +51,11 @@ mod markers;
 mod names;
 mod options;
 mod random;
+mod record_cache;
 mod records;
 mod script;
-mod value;
 mod subscription;
+mod value;
 
 use std::fmt;
 use std::pin::Pin;
@@ -66,29 +66,33 @@ use std::time::Instant;
 use redis::Value;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, LocalKnowledge, ClaimOwner, DeliveryReceipt, DedupeRecord, ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict,
-    DedupeRules, SaveRequest, SaveVerdict, MarkerStatus, StartVerdict,
+    Claim, ClaimOwner, ClaimVerdict, DedupeRecord, DedupeRules, DeliveryReceipt, LocalKnowledge,
+    MarkerStatus, ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict,
+    StartVerdict,
 };
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
 use steadfast_store::{
-    TimeSource, Document, DocumentKind, DocumentName, DocumentWrite, JournalEntry, FlushTarget, Journal, JournalLimits, StoreEvent, RecordPage,
-    JournalPosition, JournalQuery, RecordFilter, Store, StoreError, StoreFuture, SweepResult, SystemClock, StoreErrorKind, DocumentWriteOutcome,
+    Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal,
+    JournalEntry, JournalLimits, JournalPosition, JournalQuery, RecordFilter, RecordPage, Store, StoreError,
+    StoreErrorKind, StoreEvent, StoreFuture, SweepResult, SystemClock, TimeSource,
 };
 use tokio::sync::broadcast;
 
 use clock::ServerClock;
 use confirmation::ReplicaConfirmations;
-use health::{RedisHealth, HealthPart};
-use record_cache::RecordCache;
-use link::{CommandConnection, RedisLink, CommandReply, CommandTarget};
+use health::{HealthPart, RedisHealth};
+use link::{CommandConnection, CommandReply, CommandTarget, RedisLink};
 use markers::DistrictMarkers;
-use names::{KeyDistrict, KeyNames};
 pub use names::{InvalidKeyPrefix, KeyPrefix};
-pub use options::{WriteConfirmation, HostPort, InvalidRedisUrl, RedisLogin, Options, RedisAddress, RedisTls};
-use script::{DecisionOutcome, ScriptReference, ScriptRequest, RedisScript, DecisionValidity};
-use value::OwnerMarks;
+use names::{KeyDistrict, KeyNames};
+pub use options::{
+    HostPort, InvalidRedisUrl, Options, RedisAddress, RedisLogin, RedisTls, WriteConfirmation,
+};
+use record_cache::RecordCache;
+use script::{DecisionOutcome, DecisionValidity, RedisScript, ScriptReference, ScriptRequest};
 use subscription::RedisSubscription;
+use value::OwnerMarks;
 
 /// A store on a Redis or Valkey server.
 #[derive(Clone)]
@@ -201,7 +205,11 @@ impl RedisInner {
         let Some(marker) = self.markers.known(district) else {
             Box::pin(self.read_all_markers()).await?;
             let line = self.ask(&redis::cmd("PING"), CommandTarget::Keys).await?.line;
-            return Ok(ScriptRun { micros: self.now().as_millis() * 1000, body: DecisionOutcome::OtherMarker, line });
+            return Ok(ScriptRun {
+                micros: self.now().as_millis() * 1000,
+                body: DecisionOutcome::OtherMarker,
+                line,
+            });
         };
         let marker = (self.names.marker(district), marker.as_slice());
         let reply = self.evaluate(|how| request.command(&self.decisions, how, marker, valid)).await?;
@@ -219,7 +227,10 @@ impl RedisInner {
     }
 
     /// Runs a script, and loads it on a server that does not have it.
-    async fn evaluate(self: &Arc<Self>, command: impl Fn(ScriptReference) -> redis::Cmd) -> Result<CommandReply, StoreError> {
+    async fn evaluate(
+        self: &Arc<Self>,
+        command: impl Fn(ScriptReference) -> redis::Cmd,
+    ) -> Result<CommandReply, StoreError> {
         match self.link.send(&command(ScriptReference::Digest), CommandTarget::Keys).await {
             Err(failed) if script::is_unknown_script(&failed) => {
                 self.ask(&command(ScriptReference::Text), CommandTarget::Keys).await
@@ -228,7 +239,11 @@ impl RedisInner {
         }
     }
 
-    async fn ask(self: &Arc<Self>, command: &redis::Cmd, way: CommandTarget<'_>) -> Result<CommandReply, StoreError> {
+    async fn ask(
+        self: &Arc<Self>,
+        command: &redis::Cmd,
+        way: CommandTarget<'_>,
+    ) -> Result<CommandReply, StoreError> {
         self.link.send(command, way).await.map_err(|failed| self.link.store_error(&failed))
     }
 
@@ -255,7 +270,8 @@ impl RedisInner {
     /// Reads the server's time and all markers, at the first contact.
     async fn read_all_markers(self: &Arc<Self>) -> Result<(), StoreError> {
         let time = self.ask(&redis::cmd("TIME"), CommandTarget::Keys).await?;
-        let (seconds, micros): (u64, u64) = redis::from_redis_value(time.value).map_err(|_| unexpected_reply())?;
+        let (seconds, micros): (u64, u64) =
+            redis::from_redis_value(time.value).map_err(|_| unexpected_reply())?;
         for clock in &self.clocks {
             if clock.micros(time.received).is_none() {
                 clock.observe(
@@ -270,7 +286,8 @@ impl RedisInner {
         let missing: Vec<bool> = self.read_all(&names).await?.iter().map(Option::is_none).collect();
         for (name, _) in names.iter().zip(missing).filter(|(_, missing)| *missing) {
             let fresh = markers::text(steadfast_core::dedupe::StoreMarker(random::number()));
-            self.ask(redis::cmd("SET").arg(name).arg(fresh.as_slice()).arg("NX"), CommandTarget::Keys).await?;
+            self.ask(redis::cmd("SET").arg(name).arg(fresh.as_slice()).arg("NX"), CommandTarget::Keys)
+                .await?;
         }
         let mut emptied = false;
         for (district, found) in KeyDistrict::all().zip(self.read_all(&names).await?) {
@@ -333,7 +350,11 @@ impl Store for RedisStore {
         Box::pin(self.inner.start(key, owner))
     }
 
-    fn renew<'a>(&'a self, claimed: &'a DedupeRecord, keep: &'a RecordLifetimes) -> StoreFuture<'a, RenewVerdict> {
+    fn renew<'a>(
+        &'a self,
+        claimed: &'a DedupeRecord,
+        keep: &'a RecordLifetimes,
+    ) -> StoreFuture<'a, RenewVerdict> {
         Box::pin(self.inner.renew(claimed, keep))
     }
 
@@ -349,11 +370,19 @@ impl Store for RedisStore {
         Box::pin(self.inner.delivered(receipt, at))
     }
 
-    fn resolve<'a>(&'a self, resolve: &'a ResolutionRequest, rules: &'a DedupeRules) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(
+        &'a self,
+        resolve: &'a ResolutionRequest,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
         Box::pin(self.inner.resolve(resolve, rules))
     }
 
-    fn mark_abandoned<'a>(&'a self, key: RecordKey, rules: &'a DedupeRules) -> StoreFuture<'a, Option<DedupeRecord>> {
+    fn mark_abandoned<'a>(
+        &'a self,
+        key: RecordKey,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, Option<DedupeRecord>> {
         Box::pin(async move { Ok(self.inner.mark_abandoned(key, rules).await?.map(Arc::unwrap_or_clone)) })
     }
 
@@ -365,7 +394,11 @@ impl Store for RedisStore {
         Box::pin(self.inner.record(key))
     }
 
-    fn records<'a>(&'a self, selection: &'a RecordFilter, page: RecordPage) -> StoreFuture<'a, Vec<DedupeRecord>> {
+    fn records<'a>(
+        &'a self,
+        selection: &'a RecordFilter,
+        page: RecordPage,
+    ) -> StoreFuture<'a, Vec<DedupeRecord>> {
         Box::pin(self.inner.records(selection, page))
     }
 
@@ -381,7 +414,11 @@ impl Store for RedisStore {
         Box::pin(self.inner.read(name))
     }
 
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, DocumentWriteOutcome> {
+    fn write<'a>(
+        &'a self,
+        name: &'a DocumentName,
+        write: DocumentWrite,
+    ) -> StoreFuture<'a, DocumentWriteOutcome> {
         Box::pin(self.inner.write_document(name, write))
     }
 
@@ -389,11 +426,19 @@ impl Store for RedisStore {
         Box::pin(self.inner.documents(kind))
     }
 
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [JournalEntry], keep: JournalLimits) -> StoreFuture<'a, ()> {
+    fn append<'a>(
+        &'a self,
+        journal: Journal,
+        entries: &'a [JournalEntry],
+        keep: JournalLimits,
+    ) -> StoreFuture<'a, ()> {
         Box::pin(self.inner.append(journal, entries, keep))
     }
 
-    fn entries<'a>(&'a self, query: &'a JournalQuery) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
+    fn entries<'a>(
+        &'a self,
+        query: &'a JournalQuery,
+    ) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
         Box::pin(self.inner.entries(query))
     }
 

@@ -25,8 +25,8 @@ use redis::{
 use steadfast_store::StoreError;
 
 use crate::fault::{self, CommandStage};
-use crate::health::{RedisHealth, HealthPart};
-use crate::options::{HostPort, RedisLogin, Options, RedisAddress, RedisTls};
+use crate::health::{HealthPart, RedisHealth};
+use crate::options::{HostPort, Options, RedisAddress, RedisLogin, RedisTls};
 use crate::random;
 
 /// The first pause after a failed attempt to connect, and the longest.
@@ -114,7 +114,11 @@ impl RedisLink {
     }
 
     /// Sends a command and waits for its reply.
-    pub(crate) async fn send(self: &Arc<Self>, command: &Cmd, way: CommandTarget<'_>) -> Result<CommandReply, CommandError> {
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        command: &Cmd,
+        way: CommandTarget<'_>,
+    ) -> Result<CommandReply, CommandError> {
         let line = self.line().await.map_err(|error| {
             self.noticed(&error);
             CommandError { error, stage: CommandStage::Connecting }
@@ -151,7 +155,9 @@ impl RedisLink {
         let listening = async move {
             let client = match &options.place {
                 RedisAddress::Server(host) => client(&options, host)?,
-                RedisAddress::Sentinel { service, sentinels } => primary(&options, service, sentinels).await?,
+                RedisAddress::Sentinel { service, sentinels } => {
+                    primary(&options, service, sentinels).await?
+                }
                 // Messages reach every node of a Cluster, so any node will do. If one is gone, the next one is used.
                 RedisAddress::Cluster(nodes) => match nodes.get(attempt % nodes.len().max(1)) {
                     Some(host) => client(&options, host)?,

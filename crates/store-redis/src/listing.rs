@@ -9,7 +9,7 @@ use std::sync::Arc;
 use redis::Value;
 use steadfast_core::dedupe::DedupeRecord;
 use steadfast_core::key::RecordKey;
-use steadfast_store::{FlushTarget, RecordPage, RecordFilter, StoreError, StoreErrorKind};
+use steadfast_store::{FlushTarget, RecordFilter, RecordPage, StoreError, StoreErrorKind};
 
 use crate::RedisInner;
 use crate::link::CommandTarget;
@@ -57,7 +57,8 @@ impl RedisInner {
             FlushTarget::Key(key) => match self.forget(*key, |record, now| !record.is_expired(now)).await {
                 // An operator who names an unreadable record wants to remove it.
                 Err(error) if error.kind() == StoreErrorKind::Unreadable => {
-                    let removed = self.ask(redis::cmd("DEL").arg(self.names.record(key)), CommandTarget::Keys).await?;
+                    let removed =
+                        self.ask(redis::cmd("DEL").arg(self.names.record(key)), CommandTarget::Keys).await?;
                     Ok(u64::from(removed.value == Value::Int(1)))
                 }
                 forgotten => forgotten.map(u64::from),

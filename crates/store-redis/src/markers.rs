@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{RecordAbsence, StoreMarker, MarkerWatch, MarkerStatus};
+use steadfast_core::dedupe::{MarkerStatus, MarkerWatch, RecordAbsence, StoreMarker};
 
 use crate::names::KeyDistrict;
 

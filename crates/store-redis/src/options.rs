@@ -235,8 +235,9 @@ fn unescape(text: &str) -> Result<String, InvalidRedisUrl> {
     while let Some(byte) = rest.next() {
         bytes.push(match byte {
             b'%' => {
-                let mut digit =
-                    || rest.next().and_then(|byte| char::from(byte).to_digit(16)).ok_or(InvalidRedisUrl::Escape);
+                let mut digit = || {
+                    rest.next().and_then(|byte| char::from(byte).to_digit(16)).ok_or(InvalidRedisUrl::Escape)
+                };
                 let (high, low) = (digit()?, digit()?);
                 u8::try_from(high * 16 + low).map_err(|_| InvalidRedisUrl::Escape)?
             }
@@ -312,7 +313,8 @@ mod tests {
             user: user.map(str::to_owned),
             password: password.map(str::to_owned),
         };
-        let sentinels = |sentinels: Vec<HostPort>| RedisAddress::Sentinel { service: "main".to_owned(), sentinels };
+        let sentinels =
+            |sentinels: Vec<HostPort>| RedisAddress::Sentinel { service: "main".to_owned(), sentinels };
         for (url, place, as_whom, database, tls) in [
             ("redis://h", RedisAddress::Server(host("h", 6379)), login(None, None), 0, RedisTls::Off),
             (
@@ -322,7 +324,13 @@ mod tests {
                 3,
                 RedisTls::Trusted,
             ),
-            ("valkey://:a:b@h/", RedisAddress::Server(host("h", 6379)), login(None, Some("a:b")), 0, RedisTls::Off),
+            (
+                "valkey://:a:b@h/",
+                RedisAddress::Server(host("h", 6379)),
+                login(None, Some("a:b")),
+                0,
+                RedisTls::Off,
+            ),
             ("redis://[::1]:7", RedisAddress::Server(host("::1", 7)), login(None, None), 0, RedisTls::Off),
             (
                 "redis+sentinel://:p@a:1,b/main/2",

@@ -101,9 +101,12 @@ fn drop_output(record: &mut Arc<DedupeRecord>) {
 #[cfg(test)]
 mod tests {
     use steadfast_core::Timestamp;
-    use steadfast_core::dedupe::{Lease, UnknownOutcomeReason, RecordOrigin, ClaimOwner, ProcessIdentity, RunId, SettleTime, UnknownOutcome};
+    use steadfast_core::dedupe::{
+        ClaimOwner, Lease, ProcessIdentity, RecordOrigin, RunId, SettleTime, UnknownOutcome,
+        UnknownOutcomeReason,
+    };
     use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
-    use steadfast_core::output::{ToolOutput, RawJson};
+    use steadfast_core::output::{RawJson, ToolOutput};
 
     use super::*;
 
@@ -115,7 +118,11 @@ mod tests {
             call_id: None,
             tool: ToolRef { namespace: Namespace::new("a").unwrap(), tool: ToolName::new("b").unwrap() },
             state,
-            owner: ClaimOwner { process: ProcessIdentity { boot: "here".into(), pid: 1, started: 1 }, call: 1, claim: 1 },
+            owner: ClaimOwner {
+                process: ProcessIdentity { boot: "here".into(), pid: 1, started: 1 },
+                call: 1,
+                claim: 1,
+            },
             started: true,
             retry_safe: false,
             digest: Digest::of(b""),

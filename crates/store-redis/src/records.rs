@@ -9,10 +9,11 @@ use std::time::Instant;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, DedupeDecision, FoundRecords, IndexUpdate, ClaimIntent, LocalKnowledge, LeaseOwnerState, ClaimOwner, DeliveryReceipt, DedupeRecord,
-    DedupeState, ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict, ClaimRole, DedupeRules, SaveRequest, SaveVerdict,
-    StartVerdict, RecordWrite, decide_abandoned, decide_claim, decide_delivered, decide_release, decide_renew,
-    decide_resolve, decide_save, decide_start,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeDecision, DedupeRecord, DedupeRules,
+    DedupeState, DeliveryReceipt, FoundRecords, IndexUpdate, LeaseOwnerState, LocalKnowledge, RecordWrite,
+    ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict,
+    decide_abandoned, decide_claim, decide_delivered, decide_release, decide_renew, decide_resolve,
+    decide_save, decide_start,
 };
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
@@ -20,8 +21,8 @@ use steadfast_store::{StoreError, StoreErrorKind};
 
 use crate::RedisInner;
 use crate::names::KeyDistrict;
-use crate::script::{DecisionOutcome, ExpectedValue, ScriptRequest, DecisionValidity, WakeTarget};
-use crate::value::{self, RecordHead, MarkedRecord, OwnerMarks, OwnerMark};
+use crate::script::{DecisionOutcome, DecisionValidity, ExpectedValue, ScriptRequest, WakeTarget};
+use crate::value::{self, MarkedRecord, OwnerMark, OwnerMarks, RecordHead};
 
 /// The most decisions of one operation. Each repetition means that another caller succeeded, so this many mean that
 /// more callers compete for the key than it can serve.
@@ -75,7 +76,11 @@ impl RedisInner {
         .await
     }
 
-    pub(crate) async fn start(self: &Arc<Self>, key: RecordKey, owner: &ClaimOwner) -> Result<StartVerdict, StoreError> {
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        key: RecordKey,
+        owner: &ClaimOwner,
+    ) -> Result<StartVerdict, StoreError> {
         let guess = self.held(&key, owner);
         self.transact(&OperationKeys::only(key), guess, WriteExtent::Whole, |sight, now| {
             decide_start(owner, sight.own(), now)
@@ -91,9 +96,9 @@ impl RedisInner {
         self.markers.lease(keep.lease);
         let district = KeyDistrict::of(&claimed.key);
         let places = OperationKeys { own: claimed.key, index: claimed.index, followed: None };
-        let guess = self
-            .held(&claimed.key, &claimed.owner)
-            .or_else(|| Some(RecordSnapshot::mine(MarkedRecord::new(Arc::new(claimed.clone()), &self.marks))));
+        let guess = self.held(&claimed.key, &claimed.owner).or_else(|| {
+            Some(RecordSnapshot::mine(MarkedRecord::new(Arc::new(claimed.clone()), &self.marks)))
+        });
         self.transact(&places, guess, WriteExtent::Whole, |sight, now| {
             decide_renew(claimed, keep, sight.own(), self.markers.absence(district, now), now)
         })
@@ -128,9 +133,8 @@ impl RedisInner {
         at: Timestamp,
     ) -> Result<(), StoreError> {
         let guess = self.held(&receipt.key, &receipt.owner);
-        self.transact(&OperationKeys::only(receipt.key), guess, WriteExtent::Head, |sight, _| DedupeDecision {
-            verdict: (),
-            write: decide_delivered(receipt, at, sight.own()),
+        self.transact(&OperationKeys::only(receipt.key), guess, WriteExtent::Head, |sight, _| {
+            DedupeDecision { verdict: (), write: decide_delivered(receipt, at, sight.own()) }
         })
         .await
     }
@@ -187,10 +191,15 @@ impl RedisInner {
         for _ in 0..TRIES {
             let decided = seen.as_ref().map(|(sight, source)| (decide(sight, now), *source));
             let (request, valid, decided) = match (&seen, decided) {
-                (_, Some((DedupeDecision { verdict, write: RecordWrite::Nothing }, SnapshotSource::Server))) => {
+                (
+                    _,
+                    Some((DedupeDecision { verdict, write: RecordWrite::Nothing }, SnapshotSource::Server)),
+                ) => {
                     return Ok(verdict);
                 }
-                (Some((sight, _)), Some((DedupeDecision { verdict, write }, _))) if write != RecordWrite::Nothing => {
+                (Some((sight, _)), Some((DedupeDecision { verdict, write }, _)))
+                    if write != RecordWrite::Nothing =>
+                {
                     let owner = sight.owner_of(&write, &self.marks);
                     let mut request = self.looks(places, sight);
                     self.write(&mut request, &write, (owner, shape), sight.indexed(places), now);
@@ -370,7 +379,10 @@ impl RedisInner {
 
     pub(crate) fn decode(&self, key: RecordKey, value: &[u8]) -> Result<MarkedRecord, StoreError> {
         value::decode(&self.options.codec, key, value).map_err(|why| {
-            StoreError::not_done(StoreErrorKind::Unreadable, format!("redis, key {}: {why}", key.fingerprint()))
+            StoreError::not_done(
+                StoreErrorKind::Unreadable,
+                format!("redis, key {}: {why}", key.fingerprint()),
+            )
         })
     }
 

@@ -138,7 +138,11 @@ impl ScriptRequest {
     /// Replaces the first bytes of a value.
     pub(crate) fn head(&mut self, key: &str, bytes: &[u8]) {
         let key = self.position(key);
-        self.ops.extend([ScriptArgument::Fixed("head"), ScriptArgument::Number(key), ScriptArgument::Bytes(bytes.to_vec())]);
+        self.ops.extend([
+            ScriptArgument::Fixed("head"),
+            ScriptArgument::Number(key),
+            ScriptArgument::Bytes(bytes.to_vec()),
+        ]);
     }
 
     /// Removes a value, and wakes its waiters.
@@ -150,28 +154,50 @@ impl ScriptRequest {
     /// Removes a value if it is this one.
     pub(crate) fn drop_if(&mut self, key: &str, value: &str) {
         let key = self.position(key);
-        self.ops.extend([ScriptArgument::Fixed("dropif"), ScriptArgument::Number(key), ScriptArgument::Text(value.to_owned())]);
+        self.ops.extend([
+            ScriptArgument::Fixed("dropif"),
+            ScriptArgument::Number(key),
+            ScriptArgument::Text(value.to_owned()),
+        ]);
     }
 
     /// Adds a member to a set.
     pub(crate) fn add(&mut self, key: &str, member: &str) {
         let key = self.position(key);
-        self.ops.extend([ScriptArgument::Fixed("add"), ScriptArgument::Number(key), ScriptArgument::Text(member.to_owned())]);
+        self.ops.extend([
+            ScriptArgument::Fixed("add"),
+            ScriptArgument::Number(key),
+            ScriptArgument::Text(member.to_owned()),
+        ]);
     }
 
     /// Removes a member from a set.
     pub(crate) fn remove(&mut self, key: &str, member: &str) {
         let key = self.position(key);
-        self.ops.extend([ScriptArgument::Fixed("remove"), ScriptArgument::Number(key), ScriptArgument::Text(member.to_owned())]);
+        self.ops.extend([
+            ScriptArgument::Fixed("remove"),
+            ScriptArgument::Number(key),
+            ScriptArgument::Text(member.to_owned()),
+        ]);
     }
 
     /// Publishes a message.
     pub(crate) fn publish(&mut self, channel: String, message: String) {
-        self.ops.extend([ScriptArgument::Fixed("tell"), ScriptArgument::Text(channel), ScriptArgument::Text(message)]);
+        self.ops.extend([
+            ScriptArgument::Fixed("tell"),
+            ScriptArgument::Text(channel),
+            ScriptArgument::Text(message),
+        ]);
     }
 
     /// Returns the command: the script by digest or as text, with the name and the value of the marker.
-    pub(crate) fn command(&self, script: &RedisScript, how: ScriptReference, marker: (&str, &[u8]), valid: DecisionValidity) -> Cmd {
+    pub(crate) fn command(
+        &self,
+        script: &RedisScript,
+        how: ScriptReference,
+        marker: (&str, &[u8]),
+        valid: DecisionValidity,
+    ) -> Cmd {
         let count = 8 + self.keys.len() + self.expects.len() + self.ops.len();
         let mut command = script.command(how, count, 512 + self.size());
         command.arg(1 + self.keys.len()).arg(marker.0).arg(&self.keys).arg(marker.1);
@@ -276,13 +302,18 @@ pub(crate) fn read(value: Value) -> Option<ScriptReply> {
         Value::Int(micros) if micros < 0 => {
             Some(ScriptReply { micros: micros.unsigned_abs(), body: DecisionOutcome::OtherMarker })
         }
-        Value::Int(micros) => Some(ScriptReply { micros: micros.unsigned_abs(), body: DecisionOutcome::Done }),
+        Value::Int(micros) => {
+            Some(ScriptReply { micros: micros.unsigned_abs(), body: DecisionOutcome::Done })
+        }
         Value::Array(parts) => {
             let mut parts = parts.into_iter();
             let Value::Int(micros) = parts.next()? else { return None };
             let values =
                 parts.map(|value| if let Value::BulkString(bytes) = value { Some(bytes) } else { None });
-            Some(ScriptReply { micros: u64::try_from(micros).ok()?, body: DecisionOutcome::Found(values.collect()) })
+            Some(ScriptReply {
+                micros: u64::try_from(micros).ok()?,
+                body: DecisionOutcome::Found(values.collect()),
+            })
         }
         _ => None,
     }
@@ -312,7 +343,8 @@ mod tests {
         let time: (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await.unwrap();
         let at = |seconds: i64| Timestamp::from_millis(1000 * time.0.saturating_add_signed(seconds));
         let script = RedisScript::decisions();
-        let found = |body: &DecisionOutcome| matches!(body, DecisionOutcome::Found(values) if values[..] == [None]);
+        let found =
+            |body: &DecisionOutcome| matches!(body, DecisionOutcome::Found(values) if values[..] == [None]);
         for (marker, from, until, becomes) in [
             ("here", 3600, 7200, "the server's clock was set back since: not yet"),
             ("here", -7200, -3600, "its caller has gone: void"),
@@ -322,7 +354,8 @@ mod tests {
             let mut request = ScriptRequest::new("own".to_owned(), ExpectedValue::Absent);
             request.put("own", b"value".to_vec(), None, WakeTarget::Nobody);
             let valid = DecisionValidity { from: at(from), until: at(until) };
-            let command = request.command(&script, ScriptReference::Text, ("marker", marker.as_bytes()), valid);
+            let command =
+                request.command(&script, ScriptReference::Text, ("marker", marker.as_bytes()), valid);
             let answer = read(command.query_async(&mut connection).await.unwrap()).unwrap();
             let done = match becomes {
                 "done" => matches!(answer.body, DecisionOutcome::Done),

@@ -14,12 +14,12 @@ use redis::Value;
 use redis::aio::{PubSubSink, PubSubStream};
 use steadfast_core::dedupe::Lease;
 use steadfast_core::key::RecordKey;
-use steadfast_store::{DocumentKind, DocumentName, StoreEvent, StoreError};
+use steadfast_store::{DocumentKind, DocumentName, StoreError, StoreEvent};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::health::HealthPart;
-use crate::link::{RedisLink, CommandTarget};
+use crate::link::{CommandTarget, RedisLink};
 use crate::names::{KeyDistrict, KeyNames};
 use crate::value::RecordHead;
 use crate::{RedisInner, random};
@@ -73,8 +73,14 @@ impl RedisSubscription {
         let watched = Arc::new(WatchedRecords::default());
         let (wishes, received) = mpsc::channel(WISHES);
         let (announce, ready) = watch::channel(None);
-        let listener =
-            SubscriptionListener { link, names, instance, news, watched: Arc::clone(&watched), wishes: received };
+        let listener = SubscriptionListener {
+            link,
+            names,
+            instance,
+            news,
+            watched: Arc::clone(&watched),
+            wishes: received,
+        };
         tokio::spawn(listener.run(announce));
         Self { watched, wishes, ready }
     }
@@ -102,7 +108,10 @@ impl RedisInner {
                 None => {
                     let (settled, follower) = watch::channel(());
                     let (settled, told) = (Arc::new(settled), Arc::new(Notify::new()));
-                    watched.insert(key, WatchedRecord { settled: Arc::clone(&settled), notified: Arc::clone(&told) });
+                    watched.insert(
+                        key,
+                        WatchedRecord { settled: Arc::clone(&settled), notified: Arc::clone(&told) },
+                    );
                     tokio::spawn(Arc::clone(self).watch(key, settled, told));
                     Some(follower)
                 }
@@ -153,7 +162,8 @@ impl RedisInner {
     async fn holds(self: &Arc<Self>, key: RecordKey) -> Option<Duration> {
         let mut command = redis::cmd("GETRANGE");
         command.arg(self.names.record(&key)).arg(0).arg(RecordHead::LENGTH - 1);
-        let Ok(Value::BulkString(value)) = self.ask(&command, CommandTarget::Keys).await.map(|reply| reply.value)
+        let Ok(Value::BulkString(value)) =
+            self.ask(&command, CommandTarget::Keys).await.map(|reply| reply.value)
         else {
             return None;
         };
@@ -199,7 +209,9 @@ impl SubscriptionListener {
                     if self.listen(sink, stream).await == ListenEnd::Over {
                         return;
                     }
-                    self.link.health().mark_broken(HealthPart::Subscription, "the subscription to redis broke");
+                    self.link
+                        .health()
+                        .mark_broken(HealthPart::Subscription, "the subscription to redis broke");
                 }
                 Err(error) => {
                     let why = error.to_string();

@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Lease, ClaimOwner, ProcessIdentity, DedupeRecord, DedupeState};
+use steadfast_core::dedupe::{ClaimOwner, DedupeRecord, DedupeState, Lease, ProcessIdentity};
 use steadfast_core::id::Digest;
 use steadfast_core::key::RecordKey;
-use steadfast_store::{RecordCodec, DecodeError};
+use steadfast_store::{DecodeError, RecordCodec};
 
 /// The identity of the content of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

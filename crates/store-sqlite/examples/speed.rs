@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, params};
 use steadfast_core::dedupe::{
-    RecordAddress, Claim, ClaimVerdict, RunOutcome, ClaimIntent, LocalKnowledge, ClaimOwner, ClaimRole, DedupeRules, RunId, SaveRequest, SaveVerdict,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRules, LocalKnowledge, RecordAddress,
+    RunId, RunOutcome, SaveRequest, SaveVerdict,
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{DedupePolicy, PolicyProfile, ToolClass};
 use steadfast_store::{Store, this_process};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};

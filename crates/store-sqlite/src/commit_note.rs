@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Commit, StoreMarker, RecordLoss};
+use steadfast_core::dedupe::{Commit, RecordLoss, StoreMarker};
 use steadfast_core::id::Digest;
 
 #[cfg(unix)]
@@ -174,7 +174,10 @@ impl CommitNoteFile {
     }
 
     /// Changes everything except the loss.
-    fn change(&self, to: impl Fn(BootId, Option<&CommitNoteContent>) -> Option<(CommitNoteContent, NoteSync)>) {
+    fn change(
+        &self,
+        to: impl Fn(BootId, Option<&CommitNoteContent>) -> Option<(CommitNoteContent, NoteSync)>,
+    ) {
         self.with_file(|file| {
             let found = read(file)?;
             let Some((noted, sync)) = to(self.boot, found.noted()) else { return Ok(()) };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::ErrorCode;
 use steadfast_core::key::RecordKey;
-use steadfast_store::{StoreError, StoreErrorKind, DecodeError};
+use steadfast_store::{DecodeError, StoreError, StoreErrorKind};
 
 /// The reason why a step failed.
 #[derive(Debug)]

@@ -7,14 +7,14 @@
 //!
 //! A claim ends when its owner's process is gone, and only then. If that cannot be checked, it ends by time.
 
-mod fault;
 mod commit_note;
-mod state_file;
+mod fault;
 mod queue;
 mod reader;
 mod recent_records;
 mod schema;
 mod shared;
+mod state_file;
 mod transaction;
 mod view;
 mod watcher;
@@ -36,31 +36,33 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, ClaimIntent, LocalKnowledge, ClaimOwner, ProcessIdentity, DeliveryReceipt, DedupeRecord, RecordLoss, ReleaseRequest, RenewVerdict,
-    ResolutionRequest, ResolveVerdict, ClaimRole, DedupeRules, SaveRequest, SaveVerdict, StartVerdict,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, DeliveryReceipt,
+    LocalKnowledge, ProcessIdentity, RecordLoss, ReleaseRequest, RenewVerdict, ResolutionRequest,
+    ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
 use steadfast_store::{
-    TimeSource, RecordCodec, Document, DocumentKind, DocumentName, DocumentWrite, JournalEntry, FlushTarget, Journal, JournalLimits,
-    LocalProcessMonitor, StoreEvent, RecordPage, JournalPosition, JournalQuery, RecordFilter, ProcessMonitor, Store, StoreError, StoreFuture, SweepResult,
-    SystemClock, StoreErrorKind, DocumentWriteOutcome, this_process,
+    Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal,
+    JournalEntry, JournalLimits, JournalPosition, JournalQuery, LocalProcessMonitor, ProcessMonitor,
+    RecordCodec, RecordFilter, RecordPage, Store, StoreError, StoreErrorKind, StoreEvent, StoreFuture,
+    SweepResult, SystemClock, TimeSource, this_process,
 };
 use tokio::sync::{broadcast, oneshot};
 
-pub use state_file::{FileDamagePolicy, CommitLossPolicy, SqliteOpenError};
+pub use state_file::{CommitLossPolicy, FileDamagePolicy, SqliteOpenError};
 
-use crate::fault::SqliteFault;
 use crate::commit_note::{BootId, NoteFileState};
-use crate::state_file::{StateFile, ConnectionRole as Connected};
-use crate::queue::{QueueLane, QueueError};
-use crate::reader::{LookupQueue, SqliteReader, LookupFunction};
+use crate::fault::SqliteFault;
+use crate::queue::{QueueError, QueueLane};
+use crate::reader::{LookupFunction, LookupQueue, SqliteReader};
 use crate::recent_records::RecentRecords;
-use crate::shared::{FileLimits, SqliteParts, FileConnection, SqliteShared, closed, overloaded};
+use crate::shared::{FileConnection, FileLimits, SqliteParts, SqliteShared, closed, overloaded};
+use crate::state_file::{ConnectionRole as Connected, StateFile};
 use crate::transaction::{SWEEP, WriteTransaction};
 use crate::view::FileView;
 use crate::watcher::FileWatcher;
-use crate::writer::{OperationFunction, WriterQueue, SqliteWriter};
+use crate::writer::{OperationFunction, SqliteWriter, WriterQueue};
 
 /// Options of a state file.
 #[derive(Clone, Debug)]
@@ -291,10 +293,13 @@ impl SqliteStore {
         match self.in_time(answer).await {
             Ok(answer) => answer,
             // The writer responds to everything that it takes, unless it panicked.
-            Err(ThreadReplyError::Gone) => {
-                Err(StoreError::outcome_unknown(StoreErrorKind::Closed, "the writer of the state file has ended"))
+            Err(ThreadReplyError::Gone) => Err(StoreError::outcome_unknown(
+                StoreErrorKind::Closed,
+                "the writer of the state file has ended",
+            )),
+            Err(ThreadReplyError::Hangs) => {
+                Err(StoreError::outcome_unknown(StoreErrorKind::Unreachable, HANGS))
             }
-            Err(ThreadReplyError::Hangs) => Err(StoreError::outcome_unknown(StoreErrorKind::Unreachable, HANGS)),
         }
     }
 
@@ -325,7 +330,11 @@ impl SqliteStore {
         }
     }
 
-    async fn look_and_claim(&self, claim: &Claim, known: &LocalKnowledge) -> Result<ClaimVerdict, StoreError> {
+    async fn look_and_claim(
+        &self,
+        claim: &Claim,
+        known: &LocalKnowledge,
+    ) -> Result<ClaimVerdict, StoreError> {
         let claim = Arc::new(claim.clone());
         let known = Arc::new(known.clone());
         // A verdict that writes nothing may use any view of the file that is not older than the request. So it need
@@ -399,7 +408,11 @@ impl Store for SqliteStore {
         Box::pin(self.operate(move |tx| tx.start(key, &owner)))
     }
 
-    fn renew<'a>(&'a self, claimed: &'a DedupeRecord, keep: &'a RecordLifetimes) -> StoreFuture<'a, RenewVerdict> {
+    fn renew<'a>(
+        &'a self,
+        claimed: &'a DedupeRecord,
+        keep: &'a RecordLifetimes,
+    ) -> StoreFuture<'a, RenewVerdict> {
         let (claimed, keep) = (claimed.clone(), *keep);
         Box::pin(self.operate(move |tx| tx.renew(&claimed, &keep)))
     }
@@ -419,12 +432,20 @@ impl Store for SqliteStore {
         Box::pin(self.operate_later(move |tx| tx.delivered(&receipt, at)))
     }
 
-    fn resolve<'a>(&'a self, resolve: &'a ResolutionRequest, rules: &'a DedupeRules) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(
+        &'a self,
+        resolve: &'a ResolutionRequest,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
         let (resolve, rules) = (resolve.clone(), *rules);
         Box::pin(self.operate(move |tx| tx.resolve(&resolve, &rules)))
     }
 
-    fn mark_abandoned<'a>(&'a self, key: RecordKey, rules: &'a DedupeRules) -> StoreFuture<'a, Option<DedupeRecord>> {
+    fn mark_abandoned<'a>(
+        &'a self,
+        key: RecordKey,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, Option<DedupeRecord>> {
         let rules = *rules;
         Box::pin(async move {
             let marked = self.operate(move |tx| tx.mark_abandoned(key, &rules)).await?;
@@ -443,7 +464,11 @@ impl Store for SqliteStore {
         Box::pin(self.look_up(move |view| view.record(key)))
     }
 
-    fn records<'a>(&'a self, selection: &'a RecordFilter, page: RecordPage) -> StoreFuture<'a, Vec<DedupeRecord>> {
+    fn records<'a>(
+        &'a self,
+        selection: &'a RecordFilter,
+        page: RecordPage,
+    ) -> StoreFuture<'a, Vec<DedupeRecord>> {
         let selection = selection.clone();
         Box::pin(self.look_up(move |view| view.records(&selection, page)))
     }
@@ -474,7 +499,11 @@ impl Store for SqliteStore {
         Box::pin(self.look_up(move |view| view.read(&name)))
     }
 
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, DocumentWriteOutcome> {
+    fn write<'a>(
+        &'a self,
+        name: &'a DocumentName,
+        write: DocumentWrite,
+    ) -> StoreFuture<'a, DocumentWriteOutcome> {
         let name = name.clone();
         Box::pin(self.operate(move |tx| tx.write(&name, &write)))
     }
@@ -483,12 +512,20 @@ impl Store for SqliteStore {
         Box::pin(self.look_up(move |view| view.documents(kind)))
     }
 
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [JournalEntry], keep: JournalLimits) -> StoreFuture<'a, ()> {
+    fn append<'a>(
+        &'a self,
+        journal: Journal,
+        entries: &'a [JournalEntry],
+        keep: JournalLimits,
+    ) -> StoreFuture<'a, ()> {
         let entries = entries.to_vec();
         Box::pin(self.operate_later(move |tx| tx.append(journal, &entries, keep)))
     }
 
-    fn entries<'a>(&'a self, query: &'a JournalQuery) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
+    fn entries<'a>(
+        &'a self,
+        query: &'a JournalQuery,
+    ) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
         let query = query.clone();
         Box::pin(self.look_up(move |view| view.entries(&query)))
     }

@@ -86,7 +86,11 @@ impl SqliteReader {
     }
 }
 
-fn answer_all(sql: &Connection, shared: &SqliteShared, batch: &mut Vec<Box<dyn LookupRequest>>) -> Result<(), StoreErrorKind> {
+fn answer_all(
+    sql: &Connection,
+    shared: &SqliteShared,
+    batch: &mut Vec<Box<dyn LookupRequest>>,
+) -> Result<(), StoreErrorKind> {
     let begun = sql.prepare_cached("BEGIN").and_then(|mut begin| begin.execute([]));
     if let Err(error) = begun {
         refuse_all(&SqliteFault::from(error), shared, batch);

@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{RecordAbsence, Commit, MarkerWatch, ProcessIdentity, MarkerStatus};
-use steadfast_store::{TimeSource, RecordCodec, StoreEvent, ProcessMonitor, StoreError, StoreErrorKind};
+use steadfast_core::dedupe::{Commit, MarkerStatus, MarkerWatch, ProcessIdentity, RecordAbsence};
+use steadfast_store::{ProcessMonitor, RecordCodec, StoreError, StoreErrorKind, StoreEvent, TimeSource};
 use tokio::sync::broadcast;
 
-use crate::fault::SqliteFault;
 use crate::commit_note::CommitNoteFile;
-use crate::state_file::{self, FileIdentity, SqliteOpenError, StateFile, PreparedFile, ConnectionRole};
+use crate::fault::SqliteFault;
+use crate::state_file::{self, ConnectionRole, FileIdentity, PreparedFile, SqliteOpenError, StateFile};
 use crate::watcher::RecordFollowers;
 
 /// Time during which a process that knew a lost file makes no new claim of a call that must not run twice.
@@ -244,10 +244,11 @@ impl FileConnection {
         }
         self.open = None;
         let known = *shared.last.lock();
-        let opened = state_file::prepare(&shared.place, Some(known), shared.clock.now()).and_then(|prepared| {
-            shared.see(&prepared);
-            Self::to(&shared.place, self.role)
-        });
+        let opened =
+            state_file::prepare(&shared.place, Some(known), shared.clock.now()).and_then(|prepared| {
+                shared.see(&prepared);
+                Self::to(&shared.place, self.role)
+            });
         match opened {
             Ok(link) => {
                 *self = Self { opened: self.opened + 1, ..link };
@@ -256,9 +257,9 @@ impl FileConnection {
             Err(error) => {
                 let trouble = match error {
                     SqliteOpenError::Folder { .. } | SqliteOpenError::File { .. } => StoreErrorKind::Refused,
-                    SqliteOpenError::Foreign { .. } | SqliteOpenError::Damaged { .. } | SqliteOpenError::Newer { .. } => {
-                        StoreErrorKind::Unreadable
-                    }
+                    SqliteOpenError::Foreign { .. }
+                    | SqliteOpenError::Damaged { .. }
+                    | SqliteOpenError::Newer { .. } => StoreErrorKind::Unreadable,
                     SqliteOpenError::Busy { .. } => StoreErrorKind::Unreachable,
                 };
                 self.failed = Some((Instant::now(), trouble, error.to_string()));
@@ -282,7 +283,10 @@ pub(crate) fn jittered(span: Duration) -> Duration {
 
 /// The error for too many queued operations.
 pub(crate) fn overloaded() -> StoreError {
-    StoreError::not_done(StoreErrorKind::Full, "too many operations wait for the state file: try again in a moment")
+    StoreError::not_done(
+        StoreErrorKind::Full,
+        "too many operations wait for the state file: try again in a moment",
+    )
 }
 
 /// The error for a closed store.

@@ -15,11 +15,13 @@ use std::{error, fmt};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, params};
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Commit, CommitNote, CommitHistory, StoreMarker, CommitNoteState, RecordLoss, detect_loss};
+use steadfast_core::dedupe::{
+    Commit, CommitHistory, CommitNote, CommitNoteState, RecordLoss, StoreMarker, detect_loss,
+};
 use steadfast_store::loss_name;
 
+use crate::commit_note::{self, BootId, CommitNoteContent, CommitNoteFile, NoteFileState};
 use crate::fault::is_busy;
-use crate::commit_note::{self, BootId, CommitNoteFile, NoteFileState, CommitNoteContent};
 use crate::schema;
 use crate::view::last_commit;
 
@@ -121,7 +123,11 @@ pub enum SqliteOpenError {
 
 /// Prepares the file: afterwards it has the current version, is undamaged, and any loss of commits was detected.
 /// `known` is the last commit that this process knows, if it had the file open before.
-pub(crate) fn prepare(place: &StateFile, known: Option<Commit>, now: Timestamp) -> Result<PreparedFile, SqliteOpenError> {
+pub(crate) fn prepare(
+    place: &StateFile,
+    known: Option<Commit>,
+    now: Timestamp,
+) -> Result<PreparedFile, SqliteOpenError> {
     make_folder(&place.path)?;
     let before = PreOpenState::read(place)?;
     match look(place, IntegrityCheck::Checked) {
@@ -649,9 +655,10 @@ pub(crate) fn sql_error(path: &Path, error: &rusqlite::Error) -> SqliteOpenError
         _ if is_busy(error) => SqliteOpenError::Busy { path },
         Some(NotADatabase) => SqliteOpenError::Foreign { path, what: "no SQLite file".into() },
         Some(DatabaseCorrupt) => SqliteOpenError::Damaged { path, what: error.to_string() },
-        Some(CannotOpen) => {
-            SqliteOpenError::File { path, why: "it cannot be opened, or no file can be created beside it".into() }
-        }
+        Some(CannotOpen) => SqliteOpenError::File {
+            path,
+            why: "it cannot be opened, or no file can be created beside it".into(),
+        },
         Some(_) | None => SqliteOpenError::File { path, why: error.to_string() },
     }
 }

@@ -8,23 +8,25 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, params};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Commit, DedupeDecision, IndexUpdate, LocalKnowledge, ClaimOwner, DeliveryReceipt, DedupeRecord, DedupeState, ReleaseRequest,
-    RenewVerdict, ResolutionRequest, ResolveVerdict, DedupeRules, SaveRequest, SaveVerdict, StartVerdict, RecordWrite, decide_abandoned,
+    Claim, ClaimOwner, ClaimVerdict, Commit, DedupeDecision, DedupeRecord, DedupeRules, DedupeState,
+    DeliveryReceipt, IndexUpdate, LocalKnowledge, RecordWrite, ReleaseRequest, RenewVerdict,
+    ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict, decide_abandoned,
     decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
 use steadfast_store::{
-    DocumentKind, DocumentName, DocumentWrite, JournalEntry, Journal, JournalLimits, SweepResult, StoreErrorKind, DocumentWriteOutcome,
+    DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, Journal, JournalEntry, JournalLimits,
+    StoreErrorKind, SweepResult,
 };
 
 use crate::fault::SqliteFault;
-use crate::state_file::CommitLossPolicy;
 use crate::queue::QueueLane;
 use crate::recent_records::RecentRecords;
 use crate::shared::WriterStep;
-use crate::view::{RecordIds, ClaimRecords, RecordRow, FileView, last_commit, record, signed, unsigned};
+use crate::state_file::CommitLossPolicy;
+use crate::view::{ClaimRecords, FileView, RecordIds, RecordRow, last_commit, record, signed, unsigned};
 
 /// A transaction that may write.
 pub(crate) struct WriteTransaction<'c> {
@@ -114,7 +116,11 @@ impl<'c> WriteTransaction<'c> {
         Ok(last_commit(self.sql)?)
     }
 
-    pub(crate) fn claim(&mut self, claim: &Claim, known: &LocalKnowledge) -> Result<ClaimVerdict, SqliteFault> {
+    pub(crate) fn claim(
+        &mut self,
+        claim: &Claim,
+        known: &LocalKnowledge,
+    ) -> Result<ClaimVerdict, SqliteFault> {
         let now = self.shared.clock.now();
         let places = self.places(claim)?;
         let decided = self.decide_claim(claim, known, &places, now);
@@ -139,7 +145,11 @@ impl<'c> WriteTransaction<'c> {
         self.decided(decided, own.iter())
     }
 
-    pub(crate) fn renew(&mut self, claimed: &DedupeRecord, keep: &RecordLifetimes) -> Result<RenewVerdict, SqliteFault> {
+    pub(crate) fn renew(
+        &mut self,
+        claimed: &DedupeRecord,
+        keep: &RecordLifetimes,
+    ) -> Result<RenewVerdict, SqliteFault> {
         let now = self.shared.clock.now();
         let own = self.load(claimed.key)?;
         let decided = decide_renew(claimed, keep, record(&own), self.shared.absence(now), now);
@@ -166,16 +176,26 @@ impl<'c> WriteTransaction<'c> {
         self.decided(DedupeDecision { verdict: (), write }, own.iter())
     }
 
-    pub(crate) fn resolve(&mut self, resolve: &ResolutionRequest, rules: &DedupeRules) -> Result<ResolveVerdict, SqliteFault> {
+    pub(crate) fn resolve(
+        &mut self,
+        resolve: &ResolutionRequest,
+        rules: &DedupeRules,
+    ) -> Result<ResolveVerdict, SqliteFault> {
         let own = self.load(resolve.key)?;
-        let found = record(&own).map(|record| (record, self.shared.sight.check_process(&record.owner.process)));
+        let found =
+            record(&own).map(|record| (record, self.shared.sight.check_process(&record.owner.process)));
         let decided = decide_resolve(resolve, found, rules, self.shared.clock.now());
         self.decided(decided, own.iter())
     }
 
-    pub(crate) fn mark_abandoned(&mut self, key: RecordKey, rules: &DedupeRules) -> Result<Option<Arc<DedupeRecord>>, SqliteFault> {
+    pub(crate) fn mark_abandoned(
+        &mut self,
+        key: RecordKey,
+        rules: &DedupeRules,
+    ) -> Result<Option<Arc<DedupeRecord>>, SqliteFault> {
         let own = self.load(key)?;
-        let found = record(&own).map(|record| (record, self.shared.sight.check_process(&record.owner.process)));
+        let found =
+            record(&own).map(|record| (record, self.shared.sight.check_process(&record.owner.process)));
         let decided = decide_abandoned(found, rules, self.shared.clock.now());
         self.decided(decided, own.iter())
     }
@@ -244,13 +264,20 @@ impl<'c> WriteTransaction<'c> {
         Ok(SweepResult { removed: portions.iter().sum(), more: portions.contains(&SWEEP) })
     }
 
-    pub(crate) fn write(&mut self, name: &DocumentName, write: &DocumentWrite) -> Result<DocumentWriteOutcome, SqliteFault> {
+    pub(crate) fn write(
+        &mut self,
+        name: &DocumentName,
+        write: &DocumentWrite,
+    ) -> Result<DocumentWriteOutcome, SqliteFault> {
         let current = self.read(name)?;
         if current.as_ref().map(|document| document.version) != write.replaces {
             return Ok(DocumentWriteOutcome::Stale(current));
         }
         if write.body.is_some() && current.is_none() && self.count_documents()? >= MOST_DOCUMENTS {
-            return Err(SqliteFault::Other(StoreErrorKind::Full, "the state file is full of documents".into()));
+            return Err(SqliteFault::Other(
+                StoreErrorKind::Full,
+                "the state file is full of documents".into(),
+            ));
         }
         self.accepts_loss |= name.kind == DocumentKind::Loss && write.body.is_none();
         self.writes += 1;
@@ -280,7 +307,12 @@ impl<'c> WriteTransaction<'c> {
         Ok(DocumentWriteOutcome::Written(unsigned(version)))
     }
 
-    pub(crate) fn append(&mut self, journal: Journal, entries: &[JournalEntry], keep: JournalLimits) -> Result<(), SqliteFault> {
+    pub(crate) fn append(
+        &mut self,
+        journal: Journal,
+        entries: &[JournalEntry],
+        keep: JournalLimits,
+    ) -> Result<(), SqliteFault> {
         self.writes += 1;
         self.shared.step(WriterStep::Write);
         let age = signed(steadfast_core::millis(keep.age));
@@ -320,9 +352,10 @@ impl<'c> WriteTransaction<'c> {
     ) -> Result<V, SqliteFault> {
         match self.carry_out(decided.write, found)? {
             TxWriteOutcome::Out => Ok(decided.verdict),
-            TxWriteOutcome::NoRoom => {
-                Err(SqliteFault::Other(StoreErrorKind::Full, "the state file is full of calls in flight".into()))
-            }
+            TxWriteOutcome::NoRoom => Err(SqliteFault::Other(
+                StoreErrorKind::Full,
+                "the state file is full of calls in flight".into(),
+            )),
         }
     }
 

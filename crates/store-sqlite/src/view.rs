@@ -5,19 +5,20 @@ use std::sync::Arc;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimDecision, ClaimVerdict, Commit, FoundRecords, LocalKnowledge, Lease, LeaseOwnerState, StoreMarker, ProcessIdentity, DedupeRecord,
-    RecordLoss, DedupeState, ClaimRole, RecordWrite, decide_claim,
+    Claim, ClaimDecision, ClaimRole, ClaimVerdict, Commit, DedupeRecord, DedupeState, FoundRecords, Lease,
+    LeaseOwnerState, LocalKnowledge, ProcessIdentity, RecordLoss, RecordWrite, StoreMarker, decide_claim,
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::RecordKey;
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, JournalEntry, RecordPage, JournalPosition, JournalQuery, RecordFilter, StoreErrorKind, loss_name,
+    Document, DocumentKind, DocumentName, JournalEntry, JournalPosition, JournalQuery, RecordFilter,
+    RecordPage, StoreErrorKind, loss_name,
 };
 
 use crate::fault::SqliteFault;
-use crate::state_file::SqliteOpenError;
 use crate::schema;
 use crate::shared::SqliteShared;
+use crate::state_file::SqliteOpenError;
 
 /// A consistent view of the file.
 #[derive(Clone, Copy)]
@@ -136,7 +137,11 @@ impl<'c> FileView<'c> {
     }
 
     /// Returns the verdict for a claim, unless it needs a write.
-    pub(crate) fn look(&self, claim: &Claim, known: &LocalKnowledge) -> Result<Option<ClaimVerdict>, SqliteFault> {
+    pub(crate) fn look(
+        &self,
+        claim: &Claim,
+        known: &LocalKnowledge,
+    ) -> Result<Option<ClaimVerdict>, SqliteFault> {
         let places = self.places(claim)?;
         let decided = self.decide_claim(claim, known, &places, self.shared.clock.now());
         Ok(match decided.write {
@@ -180,7 +185,11 @@ impl<'c> FileView<'c> {
 
     /// Returns records for an operator. Unreadable records are skipped and logged, so that they do not hide the
     /// others. If no record is readable, the reason is the same for all of them, and returned as an error.
-    pub(crate) fn records(&self, selection: &RecordFilter, page: RecordPage) -> Result<Vec<DedupeRecord>, SqliteFault> {
+    pub(crate) fn records(
+        &self,
+        selection: &RecordFilter,
+        page: RecordPage,
+    ) -> Result<Vec<DedupeRecord>, SqliteFault> {
         // Without a limit in SQL: a page that is not full would count as the last one.
         let mut find = self.statement(&format!(
             "SELECT id, key, body FROM record WHERE key > ?1 AND {SELECTED} AND ?7 > 0 ORDER BY key"
@@ -244,8 +253,12 @@ impl<'c> FileView<'c> {
 
     /// Returns the loss of records that no operator has accepted.
     pub(crate) fn record_loss(&self) -> Result<Option<RecordLoss>, SqliteFault> {
-        let unreadable =
-            || SqliteFault::Other(StoreErrorKind::Unreadable, "the description of the lost records cannot be read".into());
+        let unreadable = || {
+            SqliteFault::Other(
+                StoreErrorKind::Unreadable,
+                "the description of the lost records cannot be read".into(),
+            )
+        };
         let found = self.read(&loss_name())?;
         found.map(|document| RecordLoss::from_text(&document.body).ok_or_else(unreadable)).transpose()
     }
@@ -281,7 +294,10 @@ impl<'c> FileView<'c> {
         Ok((names, newest))
     }
 
-    pub(crate) fn entries(&self, query: &JournalQuery) -> Result<Vec<(JournalPosition, JournalEntry)>, SqliteFault> {
+    pub(crate) fn entries(
+        &self,
+        query: &JournalQuery,
+    ) -> Result<Vec<(JournalPosition, JournalEntry)>, SqliteFault> {
         // Without a subject the primary key has the order. With one, its index has it.
         let mut find = self.statement(match query.subject {
             None => {

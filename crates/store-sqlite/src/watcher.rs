@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::fault::SqliteFault;
 use crate::shared::{FileConnection, SqliteShared, jittered};
-use crate::view::{RecordHolder, FileView};
+use crate::view::{FileView, RecordHolder};
 
 /// The followers, by record.
 #[derive(Debug, Default)]
@@ -218,7 +218,11 @@ impl FileWatcher {
         }
     }
 
-    fn look(&mut self, seen: &mut Option<ChangeCounter>, held: &[(RecordKey, RecordHolder)]) -> Result<(), SqliteFault> {
+    fn look(
+        &mut self,
+        seen: &mut Option<ChangeCounter>,
+        held: &[(RecordKey, RecordHolder)],
+    ) -> Result<(), SqliteFault> {
         let shared = self.shared.clone();
         let before = self.link.opened();
         self.link.connection(&shared)?;

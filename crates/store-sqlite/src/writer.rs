@@ -20,10 +20,10 @@ use steadfast_store::{StoreError, StoreErrorKind};
 use tokio::sync::oneshot;
 
 use crate::fault::{SqliteFault, free_bytes};
-use crate::state_file;
 use crate::queue::{QueueLane, WorkQueue};
 use crate::recent_records::RecentRecords;
 use crate::shared::{FileConnection, SqliteShared, WriterStep, jittered};
+use crate::state_file;
 use crate::transaction::{TransactionEffects, WriteTransaction};
 use crate::view::FileView;
 
@@ -243,7 +243,12 @@ impl SqliteWriter {
     }
 
     /// Runs one transaction. Removes the operations that got a response from the batch.
-    fn attempt(&mut self, batch: &mut Vec<Box<dyn WriterOperation>>, begin: TransactionMode, lane: QueueLane) -> TransactionOutcome {
+    fn attempt(
+        &mut self,
+        batch: &mut Vec<Box<dyn WriterOperation>>,
+        begin: TransactionMode,
+        lane: QueueLane,
+    ) -> TransactionOutcome {
         let ended = match self.link.connection(&self.shared) {
             Ok(sql) => transact(FileView { sql, shared: &self.shared }, &mut self.recent, batch, begin, lane),
             Err(fault) => {
@@ -331,7 +336,11 @@ fn transact(
     Ok(TransactionOutcome::Answered)
 }
 
-fn answer_all(batch: &mut Vec<Box<dyn WriterOperation>>, how: &Result<(), StoreError>, shared: &SqliteShared) {
+fn answer_all(
+    batch: &mut Vec<Box<dyn WriterOperation>>,
+    how: &Result<(), StoreError>,
+    shared: &SqliteShared,
+) {
     match how {
         Ok(()) => shared.record_write(),
         Err(error) => shared.record_failure(error),

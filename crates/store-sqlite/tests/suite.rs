@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_store::suite::{self, ChildProcesses, StoreFixture, LeaseModel, SimulatedProcesses, KillableProcesses, TimeModel};
-use steadfast_store::{RecordCodec, ManualClock, LocalProcessMonitor, ProcessMonitor, this_process};
+use steadfast_store::suite::{
+    self, ChildProcesses, KillableProcesses, LeaseModel, SimulatedProcesses, StoreFixture, TimeModel,
+};
+use steadfast_store::{LocalProcessMonitor, ManualClock, ProcessMonitor, RecordCodec, this_process};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 
 use crate::folder::SqliteSuiteFolder;
@@ -22,7 +24,10 @@ async fn two_handles() -> StoreFixture {
 async fn two_handles_with_a_secret() -> StoreFixture {
     let mortals = Arc::new(SimulatedProcesses::default());
     // Only the file differs, and unoptimised encryption is slow.
-    StoreFixture { histories: 4, ..fixture(mortals.clone(), mortals, RecordCodec::encrypted(&[7; 32]).unwrap()) }
+    StoreFixture {
+        histories: 4,
+        ..fixture(mortals.clone(), mortals, RecordCodec::encrypted(&[7; 32]).unwrap())
+    }
 }
 
 async fn real_processes() -> StoreFixture {
@@ -30,7 +35,11 @@ async fn real_processes() -> StoreFixture {
     fixture(Arc::new(ChildProcesses::default()), neighbours, RecordCodec::default())
 }
 
-fn fixture(processes: Arc<dyn KillableProcesses>, sight: Arc<dyn ProcessMonitor>, codec: RecordCodec) -> StoreFixture {
+fn fixture(
+    processes: Arc<dyn KillableProcesses>,
+    sight: Arc<dyn ProcessMonitor>,
+    codec: RecordCodec,
+) -> StoreFixture {
     let folder = SqliteSuiteFolder::new();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_700_000_000_000)));
     let most = 200;

@@ -158,10 +158,11 @@ mod tests {
     use proptest::prelude::*;
     use steadfast_core::Timestamp;
     use steadfast_core::dedupe::{
-        Lease, UnknownOutcomeReason, RecordOrigin, ClaimOwner, ProcessIdentity, DedupeState, RunId, SettleTime, UnknownOutcome,
+        ClaimOwner, DedupeState, Lease, ProcessIdentity, RecordOrigin, RunId, SettleTime, UnknownOutcome,
+        UnknownOutcomeReason,
     };
     use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
-    use steadfast_core::output::{ToolOutput, RawJson};
+    use steadfast_core::output::{RawJson, ToolOutput};
 
     use super::*;
 
@@ -181,7 +182,11 @@ mod tests {
             call_id: None,
             tool: ToolRef { namespace, tool },
             state: DedupeState::Done(Some(ToolOutput { content: RawJson::string(output), metadata: None })),
-            owner: ClaimOwner { process: ProcessIdentity { boot: "boot".into(), pid: 1, started: 2 }, call: 3, claim: 4 },
+            owner: ClaimOwner {
+                process: ProcessIdentity { boot: "boot".into(), pid: 1, started: 2 },
+                call: 3,
+                claim: 4,
+            },
             started: true,
             retry_safe: false,
             digest: Digest::of(b"arguments"),
@@ -324,12 +329,18 @@ mod tests {
         let key = record("").key;
         let announces = |length: u32| tagged(COMPRESSED, &[&length.to_le_bytes()[..], &[0; 64]].concat());
         for length in [u32::MAX, (64 << 20) + 1] {
-            assert!(matches!(RecordCodec::default().decode(key, &announces(length)), Err(DecodeError::Damaged)));
+            assert!(matches!(
+                RecordCodec::default().decode(key, &announces(length)),
+                Err(DecodeError::Damaged)
+            ));
         }
         // Announces a length within the limit, and decompresses to more.
         let mut liar = lz4_flex::compress_prepend_size(&vec![b' '; 1 << 20]);
         liar[..4].copy_from_slice(&1024_u32.to_le_bytes());
-        assert!(matches!(RecordCodec::default().decode(key, &tagged(COMPRESSED, &liar)), Err(DecodeError::Damaged)));
+        assert!(matches!(
+            RecordCodec::default().decode(key, &tagged(COMPRESSED, &liar)),
+            Err(DecodeError::Damaged)
+        ));
     }
 
     proptest! {

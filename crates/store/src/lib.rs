@@ -12,10 +12,10 @@ mod clock;
 mod codec;
 mod document;
 mod error;
+mod event;
 mod journal;
 mod loss;
 mod memory;
-mod event;
 mod process;
 mod selection;
 #[cfg(feature = "suite")]
@@ -27,23 +27,28 @@ use std::pin::Pin;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, LocalKnowledge, ClaimOwner, DeliveryReceipt, DedupeRecord, ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict,
-    DedupeRules, SaveRequest, SaveVerdict, StartVerdict,
+    Claim, ClaimOwner, ClaimVerdict, DedupeRecord, DedupeRules, DeliveryReceipt, LocalKnowledge,
+    ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
 use tokio::sync::broadcast;
 
-pub use clock::{TimeSource, ManualClock, SystemClock};
-pub use codec::{RecordCodec, InvalidSecret, DecodeError};
-pub use document::{Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, probe, update_document};
+pub use clock::{ManualClock, SystemClock, TimeSource};
+pub use codec::{DecodeError, InvalidSecret, RecordCodec};
+pub use document::{
+    Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, probe, update_document,
+};
 pub use error::{StoreError, StoreErrorKind};
-pub use journal::{JournalEntry, InvalidPosition, Journal, JournalLimits, JournalPage, JournalPosition, JournalQuery, filter_entries};
+pub use event::StoreEvent;
+pub use journal::{
+    InvalidPosition, Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery,
+    filter_entries,
+};
 pub use loss::{accept_loss, loss_name, record_loss};
 pub use memory::{MemoryOptions, MemoryStore};
-pub use event::StoreEvent;
 pub use process::{LocalProcessMonitor, ProcessMonitor, process, this_process};
-pub use selection::{FlushTarget, RecordPage, RecordFilter, SweepResult};
+pub use selection::{FlushTarget, RecordFilter, RecordPage, SweepResult};
 
 /// The future of a store operation.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -67,7 +72,11 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn start<'a>(&'a self, key: RecordKey, owner: &'a ClaimOwner) -> StoreFuture<'a, StartVerdict>;
 
     /// Extends the lease of a claim. Writes the claim again if the store has lost all data.
-    fn renew<'a>(&'a self, claimed: &'a DedupeRecord, keep: &'a RecordLifetimes) -> StoreFuture<'a, RenewVerdict>;
+    fn renew<'a>(
+        &'a self,
+        claimed: &'a DedupeRecord,
+        keep: &'a RecordLifetimes,
+    ) -> StoreFuture<'a, RenewVerdict>;
 
     /// Saves a result, under the fence.
     fn save<'a>(&'a self, save: &'a SaveRequest) -> StoreFuture<'a, SaveVerdict>;
@@ -79,11 +88,19 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn delivered<'a>(&'a self, receipt: &'a DeliveryReceipt, at: Timestamp) -> StoreFuture<'a, ()>;
 
     /// Resolves an unknown outcome.
-    fn resolve<'a>(&'a self, resolve: &'a ResolutionRequest, rules: &'a DedupeRules) -> StoreFuture<'a, ResolveVerdict>;
+    fn resolve<'a>(
+        &'a self,
+        resolve: &'a ResolutionRequest,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, ResolveVerdict>;
 
     /// Records that the outcome of the run under this key is unknown, if its owner is gone and this was not recorded
     /// yet. Then it returns the new record. Of several concurrent callers, one gets it.
-    fn mark_abandoned<'a>(&'a self, key: RecordKey, rules: &'a DedupeRules) -> StoreFuture<'a, Option<DedupeRecord>>;
+    fn mark_abandoned<'a>(
+        &'a self,
+        key: RecordKey,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, Option<DedupeRecord>>;
 
     /// Waits until the record under this key is no longer in flight with a live owner: it is finished or gone, or its
     /// lease has expired. Checks the record after it has begun to listen, so that no change is missed. May return
@@ -94,7 +111,11 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn record(&self, key: RecordKey) -> StoreFuture<'_, Option<DedupeRecord>>;
 
     /// Returns records for an operator, ordered by key.
-    fn records<'a>(&'a self, selection: &'a RecordFilter, page: RecordPage) -> StoreFuture<'a, Vec<DedupeRecord>>;
+    fn records<'a>(
+        &'a self,
+        selection: &'a RecordFilter,
+        page: RecordPage,
+    ) -> StoreFuture<'a, Vec<DedupeRecord>>;
 
     /// Removes records, and returns their number.
     fn flush<'a>(&'a self, flush: &'a FlushTarget) -> StoreFuture<'a, u64>;
@@ -106,16 +127,28 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn read<'a>(&'a self, name: &'a DocumentName) -> StoreFuture<'a, Option<Document>>;
 
     /// Writes a document if it still has the version that was read.
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, DocumentWriteOutcome>;
+    fn write<'a>(
+        &'a self,
+        name: &'a DocumentName,
+        write: DocumentWrite,
+    ) -> StoreFuture<'a, DocumentWriteOutcome>;
 
     /// Returns all documents of a kind.
     fn documents(&self, kind: DocumentKind) -> StoreFuture<'_, Vec<(DocumentName, Document)>>;
 
     /// Appends entries to a journal, within its limits. They may be lost if this process crashes.
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [JournalEntry], keep: JournalLimits) -> StoreFuture<'a, ()>;
+    fn append<'a>(
+        &'a self,
+        journal: Journal,
+        entries: &'a [JournalEntry],
+        keep: JournalLimits,
+    ) -> StoreFuture<'a, ()>;
 
     /// Returns entries of a journal with their positions, newest first.
-    fn entries<'a>(&'a self, query: &'a JournalQuery) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>>;
+    fn entries<'a>(
+        &'a self,
+        query: &'a JournalQuery,
+    ) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>>;
 
     /// Returns events about documents that other processes changed, and about the state of the store. A receiver that
     /// lags must read everything again.

@@ -22,7 +22,9 @@ pub async fn accept_loss(store: &dyn Store) -> Result<Option<RecordLoss>, StoreE
     let Some(found) = store.read(&loss_name()).await? else { return Ok(None) };
     let write = DocumentWrite { replaces: Some(found.version), body: None, expires: None };
     match store.write(&loss_name(), write).await? {
-        DocumentWriteOutcome::Written(_) => RecordLoss::from_text(&found.body).ok_or_else(unreadable).map(Some),
+        DocumentWriteOutcome::Written(_) => {
+            RecordLoss::from_text(&found.body).ok_or_else(unreadable).map(Some)
+        }
         DocumentWriteOutcome::Stale(None) => Ok(None),
         DocumentWriteOutcome::Stale(Some(_)) => Err(StoreError::not_done(
             StoreErrorKind::Unreachable,

@@ -126,7 +126,11 @@ mod tests {
         let process = ProcessIdentity { pid, started: started(pid).unwrap(), ..this_process() };
         assert_eq!(neighbours.check_process(&process), LeaseOwnerState::Alive);
         let namesake = ProcessIdentity { started: process.started + 1, ..process.clone() };
-        assert_eq!(neighbours.check_process(&namesake), LeaseOwnerState::Gone, "another process had this number");
+        assert_eq!(
+            neighbours.check_process(&namesake),
+            LeaseOwnerState::Gone,
+            "another process had this number"
+        );
         let stranger = ProcessIdentity { boot: "another machine".into(), ..process.clone() };
         assert_eq!(neighbours.check_process(&stranger), LeaseOwnerState::Time);
 

@@ -244,7 +244,11 @@ mod tests {
         );
         for (until, wanted) in [(NEVER - 1, true), (0, false)] {
             feed.0.until.store(until, Ordering::Relaxed);
-            assert_eq!(feed.wants(LogLineLevel::Error), wanted, "whoever was away for a moment misses nothing");
+            assert_eq!(
+                feed.wants(LogLineLevel::Error),
+                wanted,
+                "whoever was away for a moment misses nothing"
+            );
         }
     }
 
@@ -284,7 +288,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn notifications_are_kept_without_readers_and_among_many_events() {
         let feed = Feed::default();
-        let notify = || feed.write(&LogEntry::new(LogLineLevel::Warn, NOTIFICATION, Timestamp::from_millis(0)));
+        let notify =
+            || feed.write(&LogEntry::new(LogLineLevel::Warn, NOTIFICATION, Timestamp::from_millis(0)));
         let is = |line: String, number: u64| line.starts_with(&format!("{number} notification "));
         notify();
         let mut reader = feed.read(Some(0));

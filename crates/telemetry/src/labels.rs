@@ -92,7 +92,8 @@ impl ToolEntries {
         if known.len() >= self.most && !known.contains_key(tool) {
             return self.other.clone();
         }
-        let new = || Arc::new(ToolEntry { label: Label::name(&tool.to_string()), status: ToolStatus::default() });
+        let new =
+            || Arc::new(ToolEntry { label: Label::name(&tool.to_string()), status: ToolStatus::default() });
         known.entry(tool.clone()).or_insert_with(new).clone()
     }
 }

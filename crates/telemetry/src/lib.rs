@@ -40,32 +40,34 @@ mod calls;
 mod feed;
 mod ids;
 mod labels;
+mod log_throttle;
 mod logs;
 mod malformed;
 mod mapping;
 mod metrics;
+mod names;
 mod otlp;
 mod outside_calls;
-mod log_throttle;
 mod spans;
-mod tool_status;
 #[cfg(test)]
 mod tests;
+mod tool_status;
 mod turns;
-mod names;
 
 use std::fmt;
 use std::time::Duration;
 
-pub use feed::{Feed, FeedReader, FeedEvent, FeedItem};
-pub use logs::{LogLineFormat, InvalidLogLineLevel, LogLineLevel, LogLayer, LogSink};
+pub use feed::{Feed, FeedEvent, FeedItem, FeedReader};
+pub use logs::{InvalidLogLineLevel, LogLayer, LogLineFormat, LogLineLevel, LogSink};
 pub use malformed::MalformedCallLog;
-pub use metrics::{CATALOGUE, StoreCensus, MetricDescription, InvalidNamespace, MetricKind, Metrics, Namespace, reference};
+pub use metrics::{
+    CATALOGUE, InvalidNamespace, MetricDescription, MetricKind, Metrics, Namespace, StoreCensus, reference,
+};
 pub use otlp::{OtlpError, OtlpOptions};
 
 use crate::calls::OpenCalls;
-use crate::otlp::OtlpExporters;
 use crate::log_throttle::LogThrottle;
+use crate::otlp::OtlpExporters;
 use crate::spans::CallTracer;
 
 /// Options of telemetry.

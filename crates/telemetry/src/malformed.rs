@@ -13,9 +13,9 @@ use std::time::Duration;
 use steadfast_core::call::CallResult;
 use steadfast_core::classify::ModelMistake;
 use steadfast_core::code::Code;
-use steadfast_core::guard::log::{ModelAttribution, MalformedCallKind, MalformedCall};
+use steadfast_core::guard::log::{MalformedCall, MalformedCallKind, ModelAttribution};
 use steadfast_core::redact;
-use steadfast_executor::{NoticeContext, EngineListener};
+use steadfast_executor::{EngineListener, NoticeContext};
 
 use crate::logs::LogWriter;
 
@@ -198,7 +198,8 @@ mod tests {
         let malformed = Arc::new(MalformedCallLog::at(&path).unwrap());
         let engine = Engine::builder().listener(malformed.clone()).start().await;
         let refuses = async |_: Attempt| {
-            Err(AttemptFault::new(FaultSource::JsonRpc { code: -32602 }, "Missing required parameter: path").into())
+            Err(AttemptFault::new(FaultSource::JsonRpc { code: -32602 }, "Missing required parameter: path")
+                .into())
         };
         engine.call(read("1", "toolu_1"), refuses).await;
         let works = async |_: Attempt| {

@@ -5,26 +5,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use steadfast_core::call::{BreakerScope, CallResult, CutReason, CallNotice, Provenance, ShadowDecision, ResultStage};
+use steadfast_core::call::{
+    BreakerScope, CallNotice, CallResult, CutReason, Provenance, ResultStage, ShadowDecision,
+};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::ReplayReason;
 use steadfast_core::notification::Notification;
-use steadfast_core::policy::{ToolPolicy, SilencePolicy};
+use steadfast_core::policy::{SilencePolicy, ToolPolicy};
 use steadfast_core::retry::RetryStop;
-use steadfast_core::trust::{TrustScope, TrustChange};
+use steadfast_core::trust::{TrustChange, TrustScope};
 use steadfast_core::turn::trace::TraceNote;
 use steadfast_core::{Timestamp, breaker, millis};
-use steadfast_executor::{NoticeContext, EngineListener, SystemEvent, TurnContext, TurnSummary, TurnSpan, RejectedCall};
-use steadfast_store::{StoreEvent, StoreError};
+use steadfast_executor::{
+    EngineListener, NoticeContext, RejectedCall, SystemEvent, TurnContext, TurnSpan, TurnSummary,
+};
+use steadfast_store::{StoreError, StoreEvent};
 
 use crate::Telemetry;
 use crate::calls::OpenCall;
 use crate::feed::NOTIFICATION;
 use crate::labels::ToolEntry;
 use crate::logs::{self, LogField, LogLineLevel};
+use crate::names;
 use crate::spans::{CallActivity, own, text};
 use crate::tool_status::ToolPolicySummary;
-use crate::names;
 
 impl EngineListener for Telemetry {
     fn notice(&self, about: &NoticeContext<'_>, notice: &CallNotice) {
@@ -32,7 +36,9 @@ impl EngineListener for Telemetry {
             self.calls.enter(about.request);
         }
         let tool = self.metrics.tool(&about.request.tool);
-        self.calls.with(about.request, |open| self.record_notice(&NoticeSubject { about, tool: &tool }, notice, open));
+        self.calls.with(about.request, |open| {
+            self.record_notice(&NoticeSubject { about, tool: &tool }, notice, open)
+        });
     }
 
     fn finished(&self, about: &NoticeContext<'_>, result: &CallResult) {
@@ -137,7 +143,13 @@ impl Telemetry {
             CallNotice::CallStarted { at } => {
                 open.spans = self.spans.as_ref().map(|spans| spans.begin(about, *at));
                 self.metrics.profile(of.tool, profile(about.policy));
-                self.log(of, open, LogLineLevel::Info, "tool_call_start", &[("state", LogField::Own("inflight"))]);
+                self.log(
+                    of,
+                    open,
+                    LogLineLevel::Info,
+                    "tool_call_start",
+                    &[("state", LogField::Own("inflight"))],
+                );
             }
             CallNotice::CallBlocked { code, retriable, breaker } => {
                 if *code == Code::InFlight {
@@ -156,14 +168,26 @@ impl Telemetry {
             CallNotice::Following => {
                 on.tool_idempotency_hits.add([tool(), "inflight".into()]);
                 self.turn_to(open, CallActivity::Following, at);
-                self.log(of, open, LogLineLevel::Debug, "tool_call_following", &[("state", LogField::Own("inflight"))]);
+                self.log(
+                    of,
+                    open,
+                    LogLineLevel::Debug,
+                    "tool_call_following",
+                    &[("state", LogField::Own("inflight"))],
+                );
             }
             // The end of the call shows if a result or a failure was replayed, and counts it.
             CallNotice::Replayed { reason } => {
                 end_child(open, at);
                 let reason = names::replay_reason(*reason);
                 self.event(of, open, "tool_call_replayed", vec![own("reason", reason)]);
-                self.log(of, open, LogLineLevel::Debug, "tool_call_replayed", &[("reason", LogField::Own(reason))]);
+                self.log(
+                    of,
+                    open,
+                    LogLineLevel::Debug,
+                    "tool_call_replayed",
+                    &[("reason", LogField::Own(reason))],
+                );
             }
             CallNotice::TookOver => {
                 self.event(of, open, "tool_call_taken_over", vec![]);
@@ -228,7 +252,9 @@ impl Telemetry {
             CallNotice::RetryStopped { stop } => {
                 let wanted = match stop {
                     RetryStop::RetryAfter(wanted) => LogField::Number(millis(*wanted)),
-                    RetryStop::Attempts | RetryStop::TotalTime | RetryStop::Deadline | RetryStop::Budget => LogField::Absent,
+                    RetryStop::Attempts | RetryStop::TotalTime | RetryStop::Deadline | RetryStop::Budget => {
+                        LogField::Absent
+                    }
                 };
                 let stop = names::stop(*stop);
                 self.event(of, open, "tool_call_retry_stopped", vec![own("reason", stop)]);
@@ -286,9 +312,14 @@ impl Telemetry {
             }
             CallNotice::WouldHave(shadowed) => {
                 let (code, layer) = match shadowed {
-                    ShadowDecision::Refused(code) | ShadowDecision::Failed(code) => (Some(code.as_str()), None),
+                    ShadowDecision::Refused(code) | ShadowDecision::Failed(code) => {
+                        (Some(code.as_str()), None)
+                    }
                     ShadowDecision::Remarked(layer) => (None, Some(layer.as_str())),
-                    ShadowDecision::Duplicate | ShadowDecision::Asked | ShadowDecision::Retried | ShadowDecision::Cut => (None, None),
+                    ShadowDecision::Duplicate
+                    | ShadowDecision::Asked
+                    | ShadowDecision::Retried
+                    | ShadowDecision::Cut => (None, None),
                 };
                 let would = names::shadowed(*shadowed);
                 self.event(of, open, "tool_call_shadow", vec![own("would", would)]);
@@ -411,7 +442,13 @@ impl Telemetry {
     }
 
     /// Counts and traces a notice that has no metric of its own.
-    fn event(&self, of: &NoticeSubject<'_>, open: &mut OpenCall, event: &'static str, attributes: Vec<KeyValue>) {
+    fn event(
+        &self,
+        of: &NoticeSubject<'_>,
+        open: &mut OpenCall,
+        event: &'static str,
+        attributes: Vec<KeyValue>,
+    ) {
         self.metrics.on.tool_events.add([of.tool.label.clone(), event.into()]);
         trace(open, event, of.about.at, attributes);
     }
@@ -509,7 +546,9 @@ fn profile(policy: &ToolPolicy) -> ToolPolicySummary {
 fn is_watchdogs(cut: CutReason, policy: &ToolPolicy) -> bool {
     match (cut, policy.time.silence) {
         (CutReason::TooLong, _) | (CutReason::Silent(_), SilencePolicy::Stuck) => true,
-        (CutReason::Silent(_), SilencePolicy::Timeout) | (CutReason::Deadline | CutReason::Cancelled, _) => false,
+        (CutReason::Silent(_), SilencePolicy::Timeout) | (CutReason::Deadline | CutReason::Cancelled, _) => {
+            false
+        }
     }
 }
 

@@ -1,15 +1,15 @@
 //! Names in logs, labels and spans. They are the same as on the wire, where they occur there.
 
 use steadfast_core::breaker;
-use steadfast_core::call::{BreakerScope, CutReason, Deduplication, CallRequest, ShadowDecision};
-use steadfast_core::classify::{FaultNature, AttemptReach};
+use steadfast_core::call::{BreakerScope, CallRequest, CutReason, Deduplication, ShadowDecision};
+use steadfast_core::classify::{AttemptReach, FaultNature};
 use steadfast_core::code::CallStatus;
 use steadfast_core::dedupe::{ReplayReason, Resolution};
-use steadfast_core::policy::{KeyScope, ToolPolicy, ToolClass};
+use steadfast_core::policy::{KeyScope, ToolClass, ToolPolicy};
 use steadfast_core::retry::RetryStop;
 use steadfast_core::trust::TrustState;
-use steadfast_core::turn::trace::{TraceEventType, SkipReason};
-use steadfast_core::turn::{CallNeed, TurnCallOutcome, FailureStrategy, TurnStatus};
+use steadfast_core::turn::trace::{SkipReason, TraceEventType};
+use steadfast_core::turn::{CallNeed, FailureStrategy, TurnCallOutcome, TurnStatus};
 use steadfast_executor::AuditAction;
 use steadfast_store::StoreErrorKind;
 

@@ -3,7 +3,7 @@
 use steadfast_core::breaker;
 use steadfast_core::id::TenantId;
 use steadfast_core::notification::Notification;
-use steadfast_core::trust::{self, TrustScope, TrustChange};
+use steadfast_core::trust::{self, TrustChange, TrustScope};
 use steadfast_executor::{AuditEntry, BreakerKey, SystemEvent};
 
 use crate::Telemetry;
@@ -70,7 +70,10 @@ impl Telemetry {
             ("successesNeeded", number(trust.map(|trust| trust.successes_needed.into()))),
             ("approvalId", number(approval.map(|approval| approval.id.0))),
             ("key", LogField::own(notification.key.as_deref())),
-            ("fromElsewhere", if notification.is_from_elsewhere { LogField::Flag(true) } else { LogField::Absent }),
+            (
+                "fromElsewhere",
+                if notification.is_from_elsewhere { LogField::Flag(true) } else { LogField::Absent },
+            ),
         ];
         self.write(level, NOTIFICATION, notification.at, &[&fields]);
     }

@@ -32,7 +32,7 @@ use opentelemetry_sdk::trace::{SdkTracer, Span};
 use steadfast_core::turn::TurnStatus;
 use steadfast_core::turn::trace;
 use steadfast_core::{Timestamp, redact};
-use steadfast_executor::{NoticeContext, TurnSummary, TurnSpan};
+use steadfast_executor::{NoticeContext, TurnSpan, TurnSummary};
 
 use crate::ids::with_ids;
 use crate::labels::Label;

@@ -1,9 +1,9 @@
 //! Logs and metrics of turns. Their calls are handled like all others (`mapping`).
 
 use steadfast_core::millis;
-use steadfast_core::turn::trace::{TraceEventType, TurnFact, TraceNote, ToolFailureDetails};
+use steadfast_core::turn::trace::{ToolFailureDetails, TraceEventType, TraceNote, TurnFact};
 use steadfast_core::turn::{CallNeed, FailureStrategy, TurnStatus};
-use steadfast_executor::{TurnContext, TurnSummary, TurnSpan};
+use steadfast_executor::{TurnContext, TurnSpan, TurnSummary};
 
 use crate::Telemetry;
 use crate::logs::{LogField, LogLineLevel};
@@ -45,7 +45,9 @@ impl Telemetry {
         self.metrics.on.turn_duration_seconds.observe([status.into()], took);
         let level = match turn.status {
             Some(TurnStatus::Completed | TurnStatus::Partial) if !turn.escalated => LogLineLevel::Info,
-            Some(TurnStatus::Completed | TurnStatus::Partial | TurnStatus::Failed) | None => LogLineLevel::Warn,
+            Some(TurnStatus::Completed | TurnStatus::Partial | TurnStatus::Failed) | None => {
+                LogLineLevel::Warn
+            }
         };
         let trace = turn.trace_id.to_string();
         let message = turn.summary.as_deref().unwrap_or("The caller no longer waits for the turn");
@@ -81,9 +83,9 @@ fn level(fact: &TurnFact) -> Option<LogLineLevel> {
             | FailureStrategy::Escalate
             | FailureStrategy::GracefulFailure => LogLineLevel::Warn,
         },
-        TurnFact::ToolSkipped { need: CallNeed::Required, .. } | TurnFact::ToolLeftRunning | TurnFact::TurnTimeout { .. } => {
-            LogLineLevel::Warn
-        }
+        TurnFact::ToolSkipped { need: CallNeed::Required, .. }
+        | TurnFact::ToolLeftRunning
+        | TurnFact::TurnTimeout { .. } => LogLineLevel::Warn,
         // The decision is also in the line of the failure. The reason is only for debugging.
         TurnFact::CallRestored { .. }
         | TurnFact::ToolStarted
@@ -103,7 +105,10 @@ fn fields(fact: &TurnFact) -> TurnLogFields<'_> {
         TurnFact::TurnStarted { calls } => vec![("calls", number(*calls))],
         TurnFact::CallRestored { outcome } => vec![("outcome", LogField::Own(names::outcome(*outcome)))],
         TurnFact::ToolRetry { attempt, delay } => {
-            vec![("attempt", LogField::Number((*attempt).into())), ("delayMs", LogField::Number(millis(*delay)))]
+            vec![
+                ("attempt", LogField::Number((*attempt).into())),
+                ("delayMs", LogField::Number(millis(*delay))),
+            ]
         }
         TurnFact::ToolSucceeded { attempts } => vec![("attempt", LogField::Number((*attempts).into()))],
         TurnFact::ToolError(fault) => of_fault(fault),
@@ -115,7 +120,9 @@ fn fields(fact: &TurnFact) -> TurnLogFields<'_> {
         TurnFact::Decision { strategy, reason } => {
             vec![("decision", LogField::Own(names::strategy(*strategy))), ("reason", LogField::Text(reason))]
         }
-        TurnFact::AlternativeUsed { instead_of } => vec![("insteadOf", LogField::Text(instead_of.tool.as_str()))],
+        TurnFact::AlternativeUsed { instead_of } => {
+            vec![("insteadOf", LogField::Text(instead_of.tool.as_str()))]
+        }
         TurnFact::DefaultUsed { dependency } => vec![("dependency", LogField::Text(dependency.as_str()))],
         TurnFact::ToolSkipped { because, need, escalated } => vec![
             ("reason", LogField::Own(names::skip_reason(because))),

@@ -376,7 +376,8 @@ impl RedisSentinel {
         let settings = [&["--repl-diskless-sync-delay", "0"], settings].concat();
         let primary = RedisServer::with(&settings);
         let port = primary.port().to_string();
-        let replica = RedisServer::with(&[&settings[..], &["--replicaof", &format!("127.0.0.1 {port}")]].concat());
+        let replica =
+            RedisServer::with(&[&settings[..], &["--replicaof", &format!("127.0.0.1 {port}")]].concat());
         eventually("the replica has caught up", || {
             replica
                 .try_command(&["INFO", "replication"])

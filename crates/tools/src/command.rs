@@ -11,8 +11,10 @@ use steadfast_config::CommandToolSettings;
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::id::ToolRef;
 use steadfast_core::output::ToolOutput;
-use steadfast_executor::{ToolResult, Attempt, AttemptError, ToolHandler};
-use steadfast_process::{ChildProcess, Environment, ChildExit, Launch, LaunchError, Leash, StopTimeouts, SpawnedChild, StderrLog};
+use steadfast_executor::{Attempt, AttemptError, ToolHandler, ToolResult};
+use steadfast_process::{
+    ChildExit, ChildProcess, Environment, Launch, LaunchError, Leash, SpawnedChild, StderrLog, StopTimeouts,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::time::{Instant, timeout};
@@ -35,7 +37,11 @@ struct CommandParts {
 }
 
 impl CommandTool {
-    pub(crate) fn new(tool: ToolRef, settings: &CommandToolSettings, leash: Leash) -> Result<Self, UnusableReason> {
+    pub(crate) fn new(
+        tool: ToolRef,
+        settings: &CommandToolSettings,
+        leash: Leash,
+    ) -> Result<Self, UnusableReason> {
         let CommandToolSettings { command, env: given, cwd, .. } = settings;
         let (program, args) = command.split_first().ok_or(UnusableReason::NoCommand)?;
         let secrets = Secrets::among(given);
@@ -169,7 +175,12 @@ enum CommandEnd {
 }
 
 /// Sends the parameters to a command, and reads its output until the command and its output have ended.
-async fn exchange(child: &ChildProcess, mut stdin: ChildStdin, mut stdout: ChildStdout, params: &str) -> CommandEnd {
+async fn exchange(
+    child: &ChildProcess,
+    mut stdin: ChildStdin,
+    mut stdout: ChildStdout,
+    params: &str,
+) -> CommandEnd {
     let mut said = Vec::new();
     let (exit, heard) = {
         let talking = async {

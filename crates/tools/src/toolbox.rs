@@ -7,8 +7,8 @@ use std::io;
 
 use steadfast_config::{COMMAND_NAMESPACE, Config, HTTP_NAMESPACE};
 use steadfast_core::id::{Domain, Namespace, ToolName, ToolRef};
-use steadfast_executor::{ToolResult, Attempt, ToolHandler};
-use steadfast_mcp::http::upstream::{InvalidServerUrl, HttpOrigin, HttpUpstreamSettings};
+use steadfast_executor::{Attempt, ToolHandler, ToolResult};
+use steadfast_mcp::http::upstream::{HttpOrigin, HttpUpstreamSettings, InvalidServerUrl};
 use steadfast_process::Leash;
 
 use crate::LONGEST_ANSWER;
@@ -79,7 +79,10 @@ impl Toolbox {
             let origin = match origins.get(url) {
                 Some(origin) => Ok(origin.clone()),
                 None => {
-                    let limits = HttpUpstreamSettings { message_bytes: LONGEST_ANSWER, ..HttpUpstreamSettings::default() };
+                    let limits = HttpUpstreamSettings {
+                        message_bytes: LONGEST_ANSWER,
+                        ..HttpUpstreamSettings::default()
+                    };
                     let origin = HttpOrigin::new(url, limits).map_err(UnusableReason::Url);
                     origin.map(|origin| origins.entry(url).or_insert(origin).clone())
                 }
@@ -166,7 +169,9 @@ impl fmt::Display for UnusableTool {
         let section = format!("[{}_tools.{}]", self.tool.namespace, self.tool.tool);
         match &self.why {
             UnusableReason::Url(bad) => write!(f, "{section}: {bad}"),
-            UnusableReason::Header(name) => write!(f, "{section}: no header has the name {name}, or such a value"),
+            UnusableReason::Header(name) => {
+                write!(f, "{section}: no header has the name {name}, or such a value")
+            }
             UnusableReason::NoCommand => write!(f, "{section}: the command is empty"),
             UnusableReason::Leash(error) => {
                 write!(f, "{section}: this program cannot determine its own path: {error}")

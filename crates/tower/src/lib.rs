@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::output::ToolOutput;
-use steadfast_executor::{ToolResult, Attempt, CallResponse, PendingCall, Engine, ToolFault};
+use steadfast_executor::{Attempt, CallResponse, Engine, PendingCall, ToolFault, ToolResult};
 use tower::{Layer, Service, ServiceExt};
 
 /// A layer that puts an engine in front of a service.

@@ -4,8 +4,8 @@ use serde_json::{Map, Number};
 use steadfast_core::id::{ActorId, Namespace, SessionKey, TenantId, ToolName, ToolRef, WorkspaceId};
 use steadfast_core::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
 use steadfast_core::key::{
-    Canonicalizer, CanonicalForm, KeyInputs, arguments_digest, call_id_key, computed_key, continuation_digest,
-    explicit_key, separate_key,
+    CanonicalForm, Canonicalizer, KeyInputs, arguments_digest, call_id_key, computed_key,
+    continuation_digest, explicit_key, separate_key,
 };
 use steadfast_core::policy::{DedupePolicy, KeyScope, StringRule, ToolClass};
 use steadfast_core::redact;
@@ -26,7 +26,11 @@ pub fn canonical(input: &[u8]) {
     if let Some(value) = within_the_rfc(root) {
         let theirs = serde_json_canonicalizer::to_string(&value).ok();
         let mut canonicalizer = Canonicalizer::default();
-        assert_eq!(Some(canonicalizer.write(root, CanonicalForm::EXACT)), theirs.as_deref(), "not as RFC 8785 has it");
+        assert_eq!(
+            Some(canonicalizer.write(root, CanonicalForm::EXACT)),
+            theirs.as_deref(),
+            "not as RFC 8785 has it"
+        );
     }
     digests(root);
     shown(root);
@@ -124,7 +128,8 @@ fn keys(text: &str) {
         }
         // Calls of all sessions: the session is no part of the key.
         keys.push(computed_key(&whole, arguments, ToolClass::ReadOnly, &shared));
-        let alone = computed_key(&KeyInputs { session: None, ..whole }, arguments, ToolClass::ReadOnly, &shared);
+        let alone =
+            computed_key(&KeyInputs { session: None, ..whole }, arguments, ToolClass::ReadOnly, &shared);
         assert_eq!(keys.last(), Some(&alone), "a shared key depends on the session");
         assert_eq!(explicit_key(&whole, right), explicit_key(&whole, right), "a key is not stable");
     }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::classify::ModelMistake;
 use steadfast_core::classify::danger::{DangerousShapes, dangerous};
-use steadfast_core::classify::record::{FailureRecord, FailureDetails, detect};
+use steadfast_core::classify::record::{FailureDetails, FailureRecord, detect};
 use steadfast_core::classify::signature::{domain, signature};
 use steadfast_core::classify::{
-    ArgumentTargets, Classification, AttemptFault, FaultMatcher, FaultNature, OverrideRule, Overrides, AttemptReach, RetryAfter, FaultSource, TransportError,
-    classify as judge,
+    ArgumentTargets, AttemptFault, AttemptReach, Classification, FaultMatcher, FaultNature, FaultSource,
+    OverrideRule, Overrides, RetryAfter, TransportError, classify as judge,
 };
 use steadfast_core::guard;
-use steadfast_core::guard::log::{ModelAttribution, MalformedCallKind, MalformedCall};
+use steadfast_core::guard::log::{MalformedCall, MalformedCallKind, ModelAttribution};
 use steadfast_core::id::{Namespace, ToolCallId, ToolName, ToolRef};
 use steadfast_core::json::{JsonDocument, JsonLimits, JsonValue};
 
@@ -93,7 +93,8 @@ fn built_in(fault: &AttemptFault) {
     let judged = judge(fault, &Overrides::default(), NOW);
     assert_eq!(judged, judge(fault, &Overrides::default(), NOW), "judged differently the second time");
     sound(&judged);
-    let wordless = judge(&AttemptFault { message: String::new(), ..fault.clone() }, &Overrides::default(), NOW);
+    let wordless =
+        judge(&AttemptFault { message: String::new(), ..fault.clone() }, &Overrides::default(), NOW);
     if judged.reach.proves_not_run() {
         assert!(wordless.reach.proves_not_run(), "words prove that it did not run: {fault:?} is {judged:?}");
     }
@@ -126,7 +127,8 @@ fn sound(judged: &Classification) {
 fn overridden(fault: &AttemptFault, own: u8) {
     let unknown = if own & 1 == 0 { FaultNature::Transient } else { FaultNature::Permanent };
     let nature = if own & 2 == 0 { FaultNature::Transient } else { FaultNature::Permanent };
-    let reach = [None, Some(AttemptReach::Refused), Some(AttemptReach::Unknown), Some(AttemptReach::Answered)];
+    let reach =
+        [None, Some(AttemptReach::Refused), Some(AttemptReach::Unknown), Some(AttemptReach::Answered)];
     let reach = reach.get(usize::from(own >> 2 & 3)).copied().flatten();
     // Patterns are costly to build, so only some inputs have one.
     let pattern = (own & 16 != 0).then(|| fault.message.lines().next().unwrap_or_default().to_owned());
@@ -226,7 +228,10 @@ fn json(value: JsonValue<'_>, message: &str) {
     let _ = domain(&tool, &aims);
     assert_eq!(dangerous(&aims, &DangerousShapes::NONE), None, "dangerous by no shape");
     if let Some(shape) = dangerous(&aims, &DangerousShapes::default()) {
-        assert!(DangerousShapes::default().names().any(|name| name == shape.name), "an unknown shape: {shape:?}");
+        assert!(
+            DangerousShapes::default().names().any(|name| name == shape.name),
+            "an unknown shape: {shape:?}"
+        );
         let without = DangerousShapes::default().without(&shape.name);
         assert_ne!(dangerous(&aims, &without), Some(shape), "found though it was taken out");
     }

@@ -77,7 +77,11 @@ fn same(ours: JsonValue<'_>, theirs: &JsonTree) {
                 if place < LOOKED_UP {
                     assert_eq!(ours.get(&name).map(JsonValue::span), Some(member.span()), "{name:?}");
                     let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
-                    assert_eq!(ours.pointer(&pointer).map(JsonValue::span), Some(member.span()), "{pointer:?}");
+                    assert_eq!(
+                        ours.pointer(&pointer).map(JsonValue::span),
+                        Some(member.span()),
+                        "{pointer:?}"
+                    );
                 }
             }
         }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use steadfast_core::call::CallNotice;
 use steadfast_core::classify::{AttemptFault, FaultSource};
-use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::envelope::{CallEnvelope, ErrorBody, UnknownFieldPolicy};
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_executor::{ToolResult, Attempt, CallResponse, Engine, EngineEvent, ToolHandler};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_executor::{Attempt, CallResponse, Engine, EngineEvent, ToolHandler, ToolResult};
 use tokio::sync::{Semaphore, broadcast, watch};
 
 /// Timeout of tests, and of a store that waits for its server. It only prevents hanging and is not measured.

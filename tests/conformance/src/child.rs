@@ -14,7 +14,7 @@ use steadfast_core::call::{CallId, EqualCallPolicy};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::ToolCallId;
-use steadfast_core::policy::{EnforcementMode, ToolPolicy, ToolClass};
+use steadfast_core::policy::{EnforcementMode, ToolClass, ToolPolicy};
 use steadfast_executor::{CallOptions, Engine};
 use steadfast_store::Store;
 use steadfast_store_redis::RedisStore;

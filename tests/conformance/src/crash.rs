@@ -113,7 +113,9 @@ impl IntendedCall {
     /// Returns true if two runs of it may be in flight at once: one whose lease has expired, and the one after the
     /// final response.
     fn may_run_twice(&self, leases: LeaseTermination) -> bool {
-        self.kind == CrashCallKind::Keyless && leases == LeaseTermination::Time && !self.told_unknown.is_empty()
+        self.kind == CrashCallKind::Keyless
+            && leases == LeaseTermination::Time
+            && !self.told_unknown.is_empty()
     }
 
     /// Returns true if its caller received a final unknown outcome after each of these executions but the last, and
@@ -185,7 +187,8 @@ impl CrashRun {
         said.extend(std::mem::take(&mut self.children).into_iter().flat_map(CallingProcess::finish));
         assert_eq!(said.len(), PROCESSES * all.len(), "every call is answered once");
         self.judge(rounds, &said, &self.ledger.read());
-        let count = |which: fn(&IntendedCall) -> bool| self.wishes.values().filter(|wish| which(wish)).count();
+        let count =
+            |which: fn(&IntendedCall) -> bool| self.wishes.values().filter(|wish| which(wish)).count();
         let unknown = count(|wish| !wish.told_unknown.is_empty());
         let again = count(|wish| wish.executed > 1);
         let keyless_again = count(|wish| wish.kind == CrashCallKind::Keyless && wish.executed > 1);
@@ -245,7 +248,8 @@ impl CrashRun {
     fn next_calls(&mut self, round: usize) -> Vec<String> {
         let settled = |wish: &IntendedCall| wish.acknowledged.is_some() || !wish.told_unknown.is_empty();
         let (done, mut calls): (Vec<_>, Vec<_>) = self.wishes.iter().partition(|(_, wish)| settled(wish));
-        let names = |list: Vec<(&String, &IntendedCall)>| list.into_iter().map(|(name, _)| name.clone()).collect();
+        let names =
+            |list: Vec<(&String, &IntendedCall)>| list.into_iter().map(|(name, _)| name.clone()).collect();
         calls.truncate(10 * NEW);
         let (done, mut calls): (Vec<String>, Vec<String>) = (names(done), names(calls));
         for _ in 0..AGAIN.min(done.len()) {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use steadfast_executor::{ToolResult, Attempt, ToolHandler};
+use steadfast_executor::{Attempt, ToolHandler, ToolResult};
 
 use crate::calls::says;
 

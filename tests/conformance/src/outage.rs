@@ -14,13 +14,15 @@ use steadfast_core::call::CallNotice;
 use steadfast_core::code::Code;
 use steadfast_core::policy::{BreakerCooldown, ToolClass};
 use steadfast_executor::{Attempt, CallResponse, Engine, EngineListener};
-use steadfast_store::{DocumentKind, StoreEvent, Store};
-use steadfast_store_redis::{WriteConfirmation, Options, RedisStore};
+use steadfast_store::{DocumentKind, Store, StoreEvent};
+use steadfast_store_redis::{Options, RedisStore, WriteConfirmation};
 use steadfast_testkit::redis::{RedisSentinel, RedisServer};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::calls::{CountingTool, LONG, OPEN, PATIENCE, SUCCESS, call, fail, wait_for_notice, says, status, within};
+use crate::calls::{
+    CountingTool, LONG, OPEN, PATIENCE, SUCCESS, call, fail, says, status, wait_for_notice, within,
+};
 use crate::child::by_name;
 use crate::world::{plain, redis_options, unused_prefix};
 
@@ -45,7 +47,8 @@ async fn sf_3_a_server_that_is_paused_under_load_costs_nobody_an_answer() {
     let server = RedisServer::start();
     // Commands without an answer time out soon: while the server is paused, and sometimes when the machine is slow.
     let (command_timeout, connect_timeout) = (Duration::from_millis(250), Duration::from_millis(250));
-    let load = OutageLoad::start(Options { command_timeout, connect_timeout, ..options(&server.url()) }).await;
+    let load =
+        OutageLoad::start(Options { command_timeout, connect_timeout, ..options(&server.url()) }).await;
     for _ in 0..3 {
         load.is_recorded_again(20).await;
         server.pause();
@@ -100,7 +103,9 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
     .await;
     let mut events = other.events();
     let following =
-        tokio::spawn(async move { wait_for_notice(&mut events, |notice| *notice == CallNotice::Following).await });
+        tokio::spawn(
+            async move { wait_for_notice(&mut events, |notice| *notice == CallNotice::Following).await },
+        );
     let duplicate = tokio::spawn({
         let (other, tool) = (other.clone(), tool.clone());
         async move {
@@ -276,8 +281,10 @@ impl OutageLoad {
                             here.call(keyed(tool, &key), counting(&executions)),
                             there.call(keyed(tool, &key), counting(&executions)),
                         );
-                        let both =
-                            [OutageAnswer::of(0, tool, &key, &both.0), OutageAnswer::of(1, tool, &key, &both.1)];
+                        let both = [
+                            OutageAnswer::of(0, tool, &key, &both.0),
+                            OutageAnswer::of(1, tool, &key, &both.1),
+                        ];
                         answers.send_modify(|all| all.extend(both));
                     }
                     tokio::time::sleep(Duration::from_millis(5)).await;

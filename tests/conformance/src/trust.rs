@@ -20,7 +20,8 @@ fn rp_11_trust_in_a_file_survives_kill_9_at_any_moment() {
     let file = TrustFile::at(folder.file("reliability.json"));
     let tools = |round: u64| -> BTreeSet<String> {
         let Some(text) = file.read().unwrap() else { return BTreeSet::new() };
-        let found = TrustSnapshot::read(&text).unwrap_or_else(|error| panic!("round {round}: {error}\n{text}"));
+        let found =
+            TrustSnapshot::read(&text).unwrap_or_else(|error| panic!("round {round}: {error}\n{text}"));
         found.tool_states.keys().map(ToString::to_string).collect()
     };
     let mut before = BTreeSet::new();

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::DedupeRecord;
-use steadfast_core::policy::{EnforcementMode, ToolPolicy, PolicyProfile, ToolClass};
+use steadfast_core::policy::{EnforcementMode, PolicyProfile, ToolClass, ToolPolicy};
 use steadfast_executor::{Engine, EngineBuilder, RuntimeClock};
-use steadfast_store::{TimeSource, MemoryOptions, MemoryStore, RecordPage, RecordFilter, Store};
-use steadfast_store_redis::{Options, KeyPrefix, RedisStore};
+use steadfast_store::{MemoryOptions, MemoryStore, RecordFilter, RecordPage, Store, TimeSource};
+use steadfast_store_redis::{KeyPrefix, Options, RedisStore};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 use steadfast_testkit::redis::RedisServer;
 
@@ -57,19 +57,19 @@ macro_rules! for_every_store {
         mod memory {
             $($(
                 #[tokio::test(start_paused = true)]
-                async fn $case() { super::$group::$case(crate::world::World::memory()).await; }
+                async fn $case() { super::$group::$case(crate::world::ConformanceWorld::memory()).await; }
             )+)+
         }
         mod sqlite {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $case() { super::$group::$case(crate::world::World::sqlite()).await; }
+                async fn $case() { super::$group::$case(crate::world::ConformanceWorld::sqlite()).await; }
             )+)+
         }
         mod redis {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $case() { super::$group::$case(crate::world::World::redis()).await; }
+                async fn $case() { super::$group::$case(crate::world::ConformanceWorld::redis()).await; }
             )+)+
         }
     };
@@ -86,7 +86,10 @@ impl ConformanceWorld {
     pub(crate) fn sqlite() -> Self {
         Self {
             clock: Arc::default(),
-            home: StoreLocation::Sqlite(SqliteFolder { folder: ConformanceFolder::new(), opened: Mutex::default() }),
+            home: StoreLocation::Sqlite(SqliteFolder {
+                folder: ConformanceFolder::new(),
+                opened: Mutex::default(),
+            }),
         }
     }
 

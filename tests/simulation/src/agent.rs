@@ -13,11 +13,11 @@ use steadfast_core::dedupe::ClaimOwner;
 use steadfast_core::key::RecordKey;
 
 use crate::invariants::{self, InvariantViolation};
-use crate::model::{GoalStatus, CallIdentity};
+use crate::model::{CallIdentity, GoalStatus};
+use crate::scenario::ClientBehavior;
 use crate::system::{Dispatch, SimulatedWorld};
 use crate::transition::SimulationEvent;
 use crate::unknown_outcomes::ResponseKind;
-use crate::scenario::ClientBehavior;
 
 impl SimulatedWorld {
     pub(crate) fn is_obedient(&self, wish: usize) -> bool {

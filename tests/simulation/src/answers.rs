@@ -2,7 +2,9 @@
 
 use steadfast_core::approval::{ApprovalDecision, Grantor, ParkedRequestId};
 use steadfast_core::breaker::CircuitBreaker;
-use steadfast_core::call::{ApprovalOutcome, CallResult, CallEvent, DeferredWrite, Provenance, ResultStage, WakeReason};
+use steadfast_core::call::{
+    ApprovalOutcome, CallEvent, CallResult, DeferredWrite, Provenance, ResultStage, WakeReason,
+};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{ClaimOwner, DedupeRecord, DedupeState};
 use steadfast_core::guard::GuardLayer;
@@ -12,7 +14,7 @@ use steadfast_core::retry::CallerLimits;
 use crate::Defect;
 use crate::invariants::{self, InvariantViolation};
 use crate::model::CallIdentity;
-use crate::system::{Dispatch, AnswerHandover, SimulatedProcess, SentAnswer, SimulatedWorld};
+use crate::system::{AnswerHandover, Dispatch, SentAnswer, SimulatedProcess, SimulatedWorld};
 use crate::transition::{COMMAND_LIVES, SimulationEvent};
 use crate::unknown_outcomes::ResponseKind;
 
@@ -43,7 +45,9 @@ impl SimulatedWorld {
                         self.store.grants(grant, self.now);
                         ApprovalOutcome::Granted(Some(grant))
                     }
-                    Ok(steadfast_core::approval::DecisionEffect::Denied) | Err(_) => ApprovalOutcome::Unreachable,
+                    Ok(steadfast_core::approval::DecisionEffect::Denied) | Err(_) => {
+                        ApprovalOutcome::Unreachable
+                    }
                 }
             }
             Some(_) if !nobody => ApprovalOutcome::Denied,
@@ -67,7 +71,8 @@ impl SimulatedWorld {
             (self.defect, &record, &result.ended)
             && failure.code == Code::CircuitOpen
         {
-            self.store.put_directly(DedupeRecord { state: DedupeState::Failed(failure.clone()), ..record.clone() });
+            self.store
+                .put_directly(DedupeRecord { state: DedupeState::Failed(failure.clone()), ..record.clone() });
         }
         self.approval_outlives_a_question(node, number, &result, &kept)?;
         self.answer(node, number, result.clone())?;
@@ -90,7 +95,11 @@ impl SimulatedWorld {
                 .map(|(number, _)| *number)
                 .collect();
             for follower in followers {
-                self.drive(node, follower, CallEvent::Woke(WakeReason::LeaderRefused(Box::new(failure.clone()))))?;
+                self.drive(
+                    node,
+                    follower,
+                    CallEvent::Woke(WakeReason::LeaderRefused(Box::new(failure.clone()))),
+                )?;
             }
         }
         let kept: Vec<_> = kept.into_iter().filter(|kept| !matches!(kept, DeferredWrite::Park(_))).collect();
@@ -112,9 +121,11 @@ impl SimulatedWorld {
         kept: &[DeferredWrite],
     ) -> Result<(), InvariantViolation> {
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
-        let is_question = result.stage == ResultStage::InputRequired && result.attempts == 1 && running.granted;
+        let is_question =
+            result.stage == ResultStage::InputRequired && result.attempts == 1 && running.granted;
         let Some(spent) = running.grant.filter(|_| is_question) else { return Ok(()) };
-        let is_back = |kept: &DeferredWrite| matches!(kept, DeferredWrite::GiveBack { grant, .. } if *grant == spent);
+        let is_back =
+            |kept: &DeferredWrite| matches!(kept, DeferredWrite::GiveBack { grant, .. } if *grant == spent);
         match kept.iter().any(is_back) {
             true => Ok(()),
             false => Err((
@@ -124,7 +135,12 @@ impl SimulatedWorld {
         }
     }
 
-    pub(crate) fn answer(&mut self, node: usize, number: u64, mut result: CallResult) -> Result<(), InvariantViolation> {
+    pub(crate) fn answer(
+        &mut self,
+        node: usize,
+        number: u64,
+        mut result: CallResult,
+    ) -> Result<(), InvariantViolation> {
         let life = self.nodes[node].identity.started;
         let about = self.about(node, number, &result);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
@@ -168,10 +184,16 @@ impl SimulatedWorld {
             }
             let written = SentAnswer { connection, dispatch, receipt: receipt.clone(), kind };
             self.nodes[node].written.push(written);
-            self.later(5_000, SimulationEvent::StillOpen { node, life, connection, receipt: receipt.clone() });
+            self.later(
+                5_000,
+                SimulationEvent::StillOpen { node, life, connection, receipt: receipt.clone() },
+            );
         }
         if self.fault(self.weather.answer_breaks) {
-            self.log_event(format!("the answer to wish {} breaks on the wire", self.dispatches[dispatch].wish));
+            self.log_event(format!(
+                "the answer to wish {} breaks on the wire",
+                self.dispatches[dispatch].wish
+            ));
             return self.break_connection(connection);
         }
         let travel = self.rng.between(0, 5);
@@ -306,7 +328,8 @@ impl SimulatedWorld {
         }
         // Of a call that has ended only deferred writes are in transit. Only a release could overtake its claim.
         let now = self.now;
-        let saves = self.nodes[node].kept.iter_mut().filter(|(_, kept)| matches!(kept, DeferredWrite::Save(_)));
+        let saves =
+            self.nodes[node].kept.iter_mut().filter(|(_, kept)| matches!(kept, DeferredWrite::Save(_)));
         saves.for_each(|(due, _)| *due = now);
         self.keep(node)?;
         self.crash(node)
@@ -315,7 +338,8 @@ impl SimulatedWorld {
     /// Restarts a process, which knows nothing of its earlier generation.
     pub(crate) fn restart(&mut self, node: usize, life: u64) -> Result<(), InvariantViolation> {
         let emptied = self.model.emptyings.len();
-        let (ahead, dependency) = (self.nodes[node].ahead, self.weather.dependency.then(CircuitBreaker::default));
+        let (ahead, dependency) =
+            (self.nodes[node].ahead, self.weather.dependency.then(CircuitBreaker::default));
         self.nodes[node] = SimulatedProcess {
             ahead,
             dependency,

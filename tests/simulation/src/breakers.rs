@@ -8,14 +8,14 @@
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::breaker::{TransitionReason, State, BreakerTransition};
-use steadfast_core::call::{BreakerScope, CutReason, CallNotice, NextStep};
+use steadfast_core::breaker::{BreakerTransition, State, TransitionReason};
+use steadfast_core::call::{BreakerScope, CallNotice, CutReason, NextStep};
 use steadfast_core::classify::FaultNature;
 use steadfast_core::code::Code;
 use steadfast_core::policy::{BreakerPolicy, EnforcementMode, RateRule};
 
 use crate::invariants::InvariantViolation;
-use crate::system::{RunningAttempt, ActiveCall, SimulatedWorld, is_shared};
+use crate::system::{ActiveCall, RunningAttempt, SimulatedWorld, is_shared};
 
 /// The outcome of an attempt as its breaker counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +72,14 @@ impl ExpectedBreaker {
                 BreakerOutcome::Failure(_) => Some((State::Open, TransitionReason::ProbeFailed)),
                 BreakerOutcome::Success(_) if slow(&counts) => Some((State::Open, TransitionReason::Slow)),
                 BreakerOutcome::Success(_) => {
-                    let good = self.told.iter().filter(|(_, told)| matches!(told, BreakerOutcome::Success(_)));
+                    let good =
+                        self.told.iter().filter(|(_, told)| matches!(told, BreakerOutcome::Success(_)));
                     (good.count() as u64 >= u64::from(policy.close_after.get()))
                         .then_some((State::Closed, TransitionReason::ProbesSucceeded))
                 }
                 BreakerOutcome::Neutral => {
-                    let last = self.told.iter().rev().take_while(|(_, told)| *told == BreakerOutcome::Neutral);
+                    let last =
+                        self.told.iter().rev().take_while(|(_, told)| *told == BreakerOutcome::Neutral);
                     (last.count() as u64 >= u64::from(policy.neutral_close_after.get()))
                         .then_some((State::Closed, TransitionReason::ProbesAnswered))
                 }
@@ -181,7 +183,13 @@ impl ExpectedBreaker {
 
     /// Returns true if the outcome of an attempt counts: nothing has changed since it began, and a probe was not silent
     /// for too long.
-    fn counts_attempt(&self, policy: &BreakerPolicy, attempt: &RunningAttempt, place: usize, now: Timestamp) -> bool {
+    fn counts_attempt(
+        &self,
+        policy: &BreakerPolicy,
+        attempt: &RunningAttempt,
+        place: usize,
+        now: Timestamp,
+    ) -> bool {
         let in_time = self.state != State::HalfOpen || now.since(attempt.alive) < policy.probe_lease;
         attempt.epochs.get(place) == Some(&self.epoch) && in_time
     }
@@ -232,7 +240,11 @@ impl SimulatedWorld {
     }
 
     /// Checks that a probe of a dependency was announced first to all processes that share its breaker.
-    pub(crate) fn asked_to_probe_dependency(&self, node: usize, number: u64) -> Result<(), InvariantViolation> {
+    pub(crate) fn asked_to_probe_dependency(
+        &self,
+        node: usize,
+        number: u64,
+    ) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
         let is_probe = running.call.policy().modes.breaker == EnforcementMode::Enforce
@@ -276,8 +288,9 @@ impl SimulatedWorld {
             if !applies {
                 continue;
             }
-            let counts =
-                counts.zip(attempt).filter(|(_, attempt)| expected.counts_attempt(&breaker, attempt, place, now));
+            let counts = counts
+                .zip(attempt)
+                .filter(|(_, attempt)| expected.counts_attempt(&breaker, attempt, place, now));
             let mut due = counts.and_then(|(counts, _)| expected.record_outcome(&breaker, counts, now));
             for notice in notices {
                 match notice {
@@ -320,7 +333,12 @@ impl SimulatedWorld {
 
 impl ActiveCall {
     /// Returns the outcome that the breakers of this attempt receive now, at most once.
-    fn counts(&mut self, attempt: RunningAttempt, notices: &[CallNotice], now: Timestamp) -> Option<BreakerOutcome> {
+    fn counts(
+        &mut self,
+        attempt: RunningAttempt,
+        notices: &[CallNotice],
+        now: Timestamp,
+    ) -> Option<BreakerOutcome> {
         let time = self.call.policy().time;
         let took = now.since(attempt.started);
         let is_callers_limit = now.since(attempt.heard) < time.attempt && took < time.total;

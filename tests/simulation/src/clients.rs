@@ -5,7 +5,7 @@ use std::time::Duration;
 use steadfast_core::call::{CallEvent, OtherWaiters};
 
 use crate::invariants::InvariantViolation;
-use crate::system::{SimulatedConnection, Dispatch, SimulatedWorld};
+use crate::system::{Dispatch, SimulatedConnection, SimulatedWorld};
 use crate::transition::SimulationEvent;
 
 /// Maximum number of tries, after which a client gives up unless it is a patient one.
@@ -68,7 +68,11 @@ impl SimulatedWorld {
         let line = (client, node, self.draw_second_connection());
         let open = self.lines.get(&line).copied().filter(|line| self.connections[*line].open);
         let connection = open.unwrap_or_else(|| {
-            self.connections.push(SimulatedConnection { node, life: self.nodes[node].identity.started, open: true });
+            self.connections.push(SimulatedConnection {
+                node,
+                life: self.nodes[node].identity.started,
+                open: true,
+            });
             self.connections.len() - 1
         });
         self.lines.insert(line, connection);
@@ -100,7 +104,9 @@ impl SimulatedWorld {
             && taken.is_some_and(|taken| taken.since(sent) < Duration::from_millis(500))
             && self.will_not_begin(dispatch);
         if is_late && self.rng.chance(60) {
-            self.log_event(format!("wish {wish}: its client does not listen to dispatch {dispatch} any more"));
+            self.log_event(format!(
+                "wish {wish}: its client does not listen to dispatch {dispatch} any more"
+            ));
             let given_up = &mut self.dispatches[dispatch];
             (given_up.answered, given_up.given_up) = (true, true);
             self.send_again(wish);
@@ -194,7 +200,12 @@ impl SimulatedWorld {
     }
 
     /// Makes a caller leave its call. A frozen process learns of it later. Turns are given back where they are.
-    pub(crate) fn leave(&mut self, node: usize, number: u64, how: Departure) -> Result<(), InvariantViolation> {
+    pub(crate) fn leave(
+        &mut self,
+        node: usize,
+        number: u64,
+        how: Departure,
+    ) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         if let Some(running) = home.calls.get(&number)
             && home.frozen_until > self.now

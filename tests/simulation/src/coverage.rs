@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use steadfast_core::approval::SpendVerdict;
-use steadfast_core::call::{ApprovalOutcome, CallEvent, CallNotice, AttemptReport, StoreFault, WakeReason};
+use steadfast_core::call::{ApprovalOutcome, AttemptReport, CallEvent, CallNotice, StoreFault, WakeReason};
 use steadfast_core::dedupe::{ClaimVerdict, RenewVerdict, SaveVerdict, StartVerdict};
 
 /// A table of counters.

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use steadfast_core::call::{CallResult, AttemptReport, RecordStatus, ResultStage};
+use steadfast_core::call::{AttemptReport, CallResult, RecordStatus, ResultStage};
 use steadfast_core::classify::{FaultSource, TransportError};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{UnknownOutcomeReason, ClaimOwner, DedupeState};
+use steadfast_core::dedupe::{ClaimOwner, DedupeState, UnknownOutcomeReason};
 
 use crate::invariants::InvariantViolation;
 use crate::system::{ActiveCall, SimulatedWorld};
@@ -40,7 +40,11 @@ impl SimulatedWorld {
     }
 
     /// Checked whenever an answer is handed over.
-    pub(crate) fn claims_what_happened(&self, running: &ActiveCall, result: &CallResult) -> Result<(), InvariantViolation> {
+    pub(crate) fn claims_what_happened(
+        &self,
+        running: &ActiveCall,
+        result: &CallResult,
+    ) -> Result<(), InvariantViolation> {
         let claims = |what: String| Err(("claims what happened", what));
         if result.attempts != running.attempts {
             return claims(format!(
@@ -101,7 +105,9 @@ impl SimulatedWorld {
 /// Returns the observation that corresponds to this end of an attempt.
 fn end(source: &FaultSource) -> UnknownOutcomeReason {
     match source {
-        FaultSource::Timeout { .. } | FaultSource::Transport { error: TransportError::TimedOut, .. } => UnknownOutcomeReason::NoAnswer,
+        FaultSource::Timeout { .. } | FaultSource::Transport { error: TransportError::TimedOut, .. } => {
+            UnknownOutcomeReason::NoAnswer
+        }
         FaultSource::Transport { .. } | FaultSource::WebSocket { .. } => UnknownOutcomeReason::ConnectionLost,
         FaultSource::Exit { .. } => UnknownOutcomeReason::ProcessDied,
         FaultSource::Http { .. }

@@ -6,12 +6,12 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{DecisionEffect, ApprovalDecision, Grantor, ParkedRequestId};
+use steadfast_core::approval::{ApprovalDecision, DecisionEffect, Grantor, ParkedRequestId};
 use steadfast_core::call::{ApprovalOutcome, CallEvent};
 use steadfast_core::dedupe::{DedupeRecord, DedupeState};
-use steadfast_core::policy::{EnforcementMode, StoreFailurePolicy, RateLimit, ToolClass};
+use steadfast_core::policy::{EnforcementMode, RateLimit, StoreFailurePolicy, ToolClass};
 use steadfast_core::retry::CallerLimits;
-use steadfast_core::trust::{NotifyChoice, TrustTarget, TrustState};
+use steadfast_core::trust::{NotifyChoice, TrustState, TrustTarget};
 
 use crate::invariants::InvariantViolation;
 use crate::model::CallIdentity;
@@ -68,7 +68,11 @@ impl SimulatedWorld {
     }
 
     /// Draws an approval that is not a grant for one call.
-    pub(crate) fn draw_other_approval(&mut self, parked: Option<ParkedRequestId>, now: Timestamp) -> Option<ApprovalOutcome> {
+    pub(crate) fn draw_other_approval(
+        &mut self,
+        parked: Option<ParkedRequestId>,
+        now: Timestamp,
+    ) -> Option<ApprovalOutcome> {
         if !self.draw_late_fault(self.weather.other_answers) {
             return None;
         }
@@ -100,7 +104,8 @@ impl SimulatedWorld {
             ToolClass::Mutating => false,
             ToolClass::Unknown => policy.dedupe.on_store_failure == StoreFailurePolicy::GoOn,
         };
-        let is_explicit = matches!(self.model.goals[running.wish].kind, CallIdentity::Explicit(_) | CallIdentity::Turn(_));
+        let is_explicit =
+            matches!(self.model.goals[running.wish].kind, CallIdentity::Explicit(_) | CallIdentity::Turn(_));
         let by_key = !is_explicit || policy.dedupe.explicit_key_on_store_failure == StoreFailurePolicy::GoOn;
         match by_class && by_key && !request.hints.safety_critical {
             true => Ok(()),
@@ -210,7 +215,12 @@ impl SimulatedWorld {
         }
     }
 
-    pub(crate) fn progress(&mut self, node: usize, number: u64, attempt: u64) -> Result<(), InvariantViolation> {
+    pub(crate) fn progress(
+        &mut self,
+        node: usize,
+        number: u64,
+        attempt: u64,
+    ) -> Result<(), InvariantViolation> {
         let current = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
         if current.is_none_or(|current| current.number != attempt) {
             return Ok(());

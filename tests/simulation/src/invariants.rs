@@ -66,10 +66,10 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{RecordAddress, Claim, DedupeRecord, DedupeState};
+use steadfast_core::dedupe::{Claim, DedupeRecord, DedupeState, RecordAddress};
 
+use crate::model::{CallIdentity, Effect, GoalStatus, GroundTruth, UniqueEffect};
 use crate::store_loss::RecordLookup;
-use crate::model::{Effect, GoalStatus, UniqueEffect, CallIdentity, GroundTruth};
 use crate::system::SimulatedWorld;
 use crate::transition::COMMAND_LIVES;
 use crate::turns;
@@ -78,7 +78,11 @@ use crate::turns;
 pub(crate) type InvariantViolation = (&'static str, String);
 
 /// Checked whenever a tool that must not be repeated takes effect.
-pub(crate) fn effect(model: &GroundTruth, new: &Effect, after_telling: Duration) -> Result<(), InvariantViolation> {
+pub(crate) fn effect(
+    model: &GroundTruth,
+    new: &Effect,
+    after_telling: Duration,
+) -> Result<(), InvariantViolation> {
     if let Some(intent) = new.intent {
         let unprotected = match intent {
             UniqueEffect::Explicit(key) => model.unprotected_keys.contains(&key),
@@ -119,7 +123,8 @@ fn runs_again(
     later: &Effect,
     after_telling: Duration,
 ) -> Result<(), InvariantViolation> {
-    let explicit = |effect: &Effect| matches!(effect.intent, Some(UniqueEffect::Explicit(_) | UniqueEffect::Turn(_)));
+    let explicit =
+        |effect: &Effect| matches!(effect.intent, Some(UniqueEffect::Explicit(_) | UniqueEffect::Turn(_)));
     let Some(owner) = earlier.owner.as_ref().filter(|_| !explicit(earlier) && !explicit(later)) else {
         return Ok(());
     };
@@ -274,7 +279,12 @@ pub(crate) fn is_refusal(code: Code) -> bool {
 }
 
 /// Checks that under an explicit key all calls get the same answer once it was given out as recorded.
-pub(crate) fn recorded(model: &mut GroundTruth, key: u64, content: &str, now: Timestamp) -> Result<(), InvariantViolation> {
+pub(crate) fn recorded(
+    model: &mut GroundTruth,
+    key: u64,
+    content: &str,
+    now: Timestamp,
+) -> Result<(), InvariantViolation> {
     if model.unprotected_keys.contains(&key) {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::call::CallNotice;
 use steadfast_core::classify::{FaultNature, Severity};
 use steadfast_core::code::Code;
-use steadfast_core::guard::{GuardedCall, ActiveRefusal};
+use steadfast_core::guard::{ActiveRefusal, GuardedCall};
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
 use steadfast_core::policy::{ApprovalTrigger, EnforcementMode};
 use steadfast_core::trust::{TrustChange, TrustState};
@@ -127,8 +127,9 @@ impl SimulatedWorld {
                         }
                         None => seen.successes.push(now),
                     }
-                    let plain =
-                        failure.as_ref().filter(|failure| is_plain && failure.nature == FaultNature::Permanent);
+                    let plain = failure
+                        .as_ref()
+                        .filter(|failure| is_plain && failure.nature == FaultNature::Permanent);
                     let failed = plain.map(|failure| (arguments, failure.said.to_string()));
                     if !again {
                         seen.endings.push(CallEnding { client, arguments, at: now, failed });
@@ -182,7 +183,8 @@ impl SimulatedWorld {
         let of_client: Vec<&CallEnding> =
             home.seen.endings.iter().rev().filter(|ending| ending.client == client).take(most).collect();
         let (now, arrived) = (self.clock(node), running.call.arrived());
-        let is_recent = |ending: &&&CallEnding| ending.at < arrived && now.since(ending.at) < policy.guard.hold;
+        let is_recent =
+            |ending: &&&CallEnding| ending.at < arrived && now.since(ending.at) < policy.guard.hold;
         let said = of_client
             .first()
             .and_then(|ending| ending.failed.as_ref())
@@ -247,7 +249,8 @@ impl SimulatedWorld {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
         let (now, policy) = (self.clock(node), running.call.policy());
-        let asks = policy.modes.trust == EnforcementMode::Enforce && policy.approval.when != ApprovalTrigger::Never;
+        let asks =
+            policy.modes.trust == EnforcementMode::Enforce && policy.approval.when != ApprovalTrigger::Never;
         let Some((at, state)) = home.seen.trust.filter(|_| asks && self.weather.other_answers == 0) else {
             return Ok(());
         };

@@ -34,7 +34,6 @@ mod answers;
 mod breakers;
 mod clients;
 mod coverage;
-mod store_loss;
 mod history;
 mod interference;
 mod invariants;
@@ -44,9 +43,11 @@ mod model;
 mod processes;
 mod retries;
 mod rng;
+mod scenario;
 mod settling;
 mod sharing;
 mod store;
+mod store_loss;
 mod system;
 mod tables;
 mod tools;
@@ -54,7 +55,6 @@ mod transition;
 mod turns;
 mod unknown_outcomes;
 mod verification;
-mod scenario;
 
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,9 @@ use steadfast_core::Timestamp;
 use steadfast_core::dedupe::ClaimOwner;
 use steadfast_core::id::ToolRef;
 
-use crate::store_loss::StoreLoss;
 use crate::history::RunHistory;
 use crate::invariants::InvariantViolation;
+use crate::store_loss::StoreLoss;
 use crate::turns::TurnGoal;
 use crate::unknown_outcomes::UnknownRun;
 
@@ -166,7 +166,10 @@ impl GroundTruth {
             (CallIdentity::CallId | CallIdentity::Keyless, None | Some(UniqueEffect::CallId(..))) => {
                 effect.equal == (wish.client, wish.arguments)
             }
-            (CallIdentity::CallId | CallIdentity::Keyless, Some(UniqueEffect::Explicit(_) | UniqueEffect::Turn(_))) => false,
+            (
+                CallIdentity::CallId | CallIdentity::Keyless,
+                Some(UniqueEffect::Explicit(_) | UniqueEffect::Turn(_)),
+            ) => false,
             (CallIdentity::Turn(call), intent) => intent == Some(UniqueEffect::Turn(call)),
         };
         self.effects.iter().filter(is_one).count()

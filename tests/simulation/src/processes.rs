@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use steadfast_core::approval::ApprovalChannel;
 use steadfast_core::call::{
-    BreakerScope, CallResult, Deduplication, CallEvent, CallerHints, Provenance, RecordStatus, CallRequest, RunnerKind, UpstreamKey, ResultStage,
-    NextStep, StoreFault, UnknownOutcomeInfo, UpstreamSignal, CallerPatience,
+    BreakerScope, CallEvent, CallRequest, CallResult, CallerHints, CallerPatience, Deduplication, NextStep,
+    Provenance, RecordStatus, ResultStage, RunnerKind, StoreFault, UnknownOutcomeInfo, UpstreamKey,
+    UpstreamSignal,
 };
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    RecordAddress, Claim, ClaimVerdict, CallFailure, LocalKnowledge, UnknownOutcomeReason, ClaimOwner, DeliveryReceipt, DedupeRecord, DedupeState, ClaimRole, RunId,
-    SaveRequest, SaveVerdict,
+    CallFailure, Claim, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeState, DeliveryReceipt,
+    LocalKnowledge, RecordAddress, RunId, SaveRequest, SaveVerdict, UnknownOutcomeReason,
 };
 use steadfast_core::id::RequestId;
 use steadfast_core::trust::Signature;
@@ -18,8 +19,8 @@ use steadfast_core::trust::Signature;
 use crate::Defect;
 use crate::invariants::InvariantViolation;
 use crate::model::{CallIdentity, ClientGoal};
-use crate::system::{SimulatedConnection, Dispatch, SentAnswer, SimulatedWorld, session_of, lease_sight};
-use crate::transition::{StoreCommand, SimulationEvent, ReplyHandling, digest, key, tool, wanted};
+use crate::system::{Dispatch, SentAnswer, SimulatedConnection, SimulatedWorld, lease_sight, session_of};
+use crate::transition::{ReplyHandling, SimulationEvent, StoreCommand, digest, key, tool, wanted};
 use crate::unknown_outcomes::ResponseKind;
 
 impl SimulatedWorld {
@@ -109,7 +110,12 @@ impl SimulatedWorld {
     }
 
     /// Records that the answers on this connection have arrived. The process informs the store later.
-    pub(crate) fn record_deliveries(&mut self, node: usize, connection: usize, only: Option<&DeliveryReceipt>) {
+    pub(crate) fn record_deliveries(
+        &mut self,
+        node: usize,
+        connection: usize,
+        only: Option<&DeliveryReceipt>,
+    ) {
         let now = self.now;
         let home = &mut self.nodes[node];
         let life = home.identity.started;
@@ -143,14 +149,26 @@ impl SimulatedWorld {
                 let what = Box::new(StoreCommand::Delivered(receipt, now));
                 self.later(
                     delay,
-                    SimulationEvent::Command { node, life, number: 0, command: 0, what, then: ReplyHandling::Nobody },
+                    SimulationEvent::Command {
+                        node,
+                        life,
+                        number: 0,
+                        command: 0,
+                        what,
+                        then: ReplyHandling::Nobody,
+                    },
                 );
             }
         }
     }
 
     /// Feeds one event to a call and carries out its step.
-    pub(crate) fn drive(&mut self, node: usize, number: u64, event: CallEvent) -> Result<(), InvariantViolation> {
+    pub(crate) fn drive(
+        &mut self,
+        node: usize,
+        number: u64,
+        event: CallEvent,
+    ) -> Result<(), InvariantViolation> {
         match self.feed(node, number, event)? {
             Some(step) => self.act(node, number, step),
             None => Ok(()),
@@ -308,10 +326,20 @@ impl SimulatedWorld {
             self.log_event(format!("process {node} call {number}: the command is lost"));
             return self.later(
                 patience,
-                SimulationEvent::Reply { node, life, number, command, event: Box::new(CallEvent::StoreFailed(fault)) },
+                SimulationEvent::Reply {
+                    node,
+                    life,
+                    number,
+                    command,
+                    event: Box::new(CallEvent::StoreFailed(fault)),
+                },
             );
         }
-        let then = if self.fault(self.weather.store_unanswered) { ReplyHandling::LoseTheAnswer } else { ReplyHandling::Answer };
+        let then = if self.fault(self.weather.store_unanswered) {
+            ReplyHandling::LoseTheAnswer
+        } else {
+            ReplyHandling::Answer
+        };
         let mut travel = self.rng.between(0, 3) + self.draw_command_delay();
         if matches!(what, StoreCommand::Save(_) | StoreCommand::Release(_))
             && self.defect != Some(Defect::RenewalOvertaken)
@@ -324,7 +352,10 @@ impl SimulatedWorld {
         {
             running.renewed_by = self.now + Duration::from_millis(travel);
         }
-        self.later(travel, SimulationEvent::Command { node, life, number, command, what: Box::new(what), then });
+        self.later(
+            travel,
+            SimulationEvent::Command { node, life, number, command, what: Box::new(what), then },
+        );
     }
 
     /// Carries out a command in the store, atomically.
@@ -380,7 +411,9 @@ impl SimulatedWorld {
             StoreCommand::Spend { grant, owner } => {
                 Some(CallEvent::Spent(self.store.spend(grant, &owner, self.clock(node))))
             }
-            StoreCommand::Start { key, owner } => Some(CallEvent::Started(self.store.start(&key, &owner, now))),
+            StoreCommand::Start { key, owner } => {
+                Some(CallEvent::Started(self.store.start(&key, &owner, now)))
+            }
             StoreCommand::Renew(record, sent) => {
                 self.model.record_contact(&record.owner, now);
                 let keep = self.weather.policy.dedupe.keep;
@@ -429,7 +462,12 @@ impl SimulatedWorld {
         verdict
     }
 
-    pub(crate) fn renew(&mut self, node: usize, number: u64, owner: &ClaimOwner) -> Result<(), InvariantViolation> {
+    pub(crate) fn renew(
+        &mut self,
+        node: usize,
+        number: u64,
+        owner: &ClaimOwner,
+    ) -> Result<(), InvariantViolation> {
         let record = self.nodes[node].calls.get(&number).and_then(|running| running.call.record()).cloned();
         let Some(record) = record.filter(|record| record.owner == *owner) else { return Ok(()) };
         let life = self.nodes[node].identity.started;
@@ -449,7 +487,8 @@ impl SimulatedWorld {
             if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                 running.renewed_by = self.now + Duration::from_millis(travel);
             }
-            let (what, then) = (Box::new(StoreCommand::Renew(record, self.clock(node))), ReplyHandling::Nobody);
+            let (what, then) =
+                (Box::new(StoreCommand::Renew(record, self.clock(node))), ReplyHandling::Nobody);
             self.later(travel, SimulationEvent::Command { node, life, number, command: 0, what, then });
             return Ok(());
         }

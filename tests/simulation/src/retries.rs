@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::call::CallNotice;
-use steadfast_core::classify::{FaultNature, AttemptReach};
+use steadfast_core::classify::{AttemptReach, FaultNature};
 use steadfast_core::dedupe::DedupeState;
-use steadfast_core::policy::{Backoff, DelayOrigin, Jitter, EnforcementMode, RetryPolicy};
+use steadfast_core::policy::{Backoff, DelayOrigin, EnforcementMode, Jitter, RetryPolicy};
 use steadfast_core::retry::{CallerLimits, RetryStop};
 
 use crate::invariants::InvariantViolation;
@@ -93,7 +93,8 @@ impl SimulatedWorld {
         let first = home.clock(running.first_attempt.unwrap_or(self.now));
         let retry_after = running.retry_after;
         let times = (which, home.clock(attempt.started), retry_after);
-        let bounds = RetryBounds::of(&policy.retry, limits, (first, Some(policy.time.latest_retry())), times, now);
+        let bounds =
+            RetryBounds::of(&policy.retry, limits, (first, Some(policy.time.latest_retry())), times, now);
         let broken = |what: &str| {
             let how = format!("call {number} of process {node} after attempt {which} at {}", now.as_millis());
             Err(("retries keep to their policy", format!("{how}: {what}, {failure:?}")))
@@ -113,8 +114,9 @@ impl SimulatedWorld {
             || running.fence_lost
             || running.store_failed
             || self.dispatches[running.dispatch].withdrawn;
-        let is_told =
-            |notice: &CallNotice| matches!(notice, CallNotice::RetryScheduled { .. } | CallNotice::RetryStopped { .. });
+        let is_told = |notice: &CallNotice| {
+            matches!(notice, CallNotice::RetryScheduled { .. } | CallNotice::RetryStopped { .. })
+        };
         // The breakers of other tools are not known here.
         let is_known_tool = is_shared(&running.call.request().tool);
         let is_known = is_known_tool && !self.weather.shared_breakers;

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use steadfast_core::call::AttemptEndVisibility;
 use steadfast_core::policy::{
-    UnknownOutcomePolicy, AmbiguousOutcomePolicy, ApprovalTrigger, BudgetPolicy, FailureReplayPolicy, EffectLocation, GrowthFactor, EnforcementMode, StoreFailurePolicy,
-    ToolPolicy, PolicyProfile, RateLimit, RateRule, Ratio, SettlingPolicy, SlowRule, ToolClass,
+    AmbiguousOutcomePolicy, ApprovalTrigger, BudgetPolicy, EffectLocation, EnforcementMode,
+    FailureReplayPolicy, GrowthFactor, PolicyProfile, RateLimit, RateRule, Ratio, SettlingPolicy, SlowRule,
+    StoreFailurePolicy, ToolClass, ToolPolicy, UnknownOutcomePolicy,
 };
 
 use crate::rng::Rng;
@@ -496,7 +497,8 @@ fn policy(rng: &mut Rng) -> ToolPolicy {
     if rng.chance(50) {
         policy = policy.for_gateway();
     }
-    policy.repeat.ambiguous = if rng.chance(70) { AmbiguousOutcomePolicy::Stop } else { AmbiguousOutcomePolicy::Retry };
+    policy.repeat.ambiguous =
+        if rng.chance(70) { AmbiguousOutcomePolicy::Stop } else { AmbiguousOutcomePolicy::Retry };
     policy.repeat.retry_safe = rng.chance(15);
     if rng.chance(60) {
         policy.time.attempt = Duration::from_secs(rng.between(2, 20));
@@ -504,7 +506,8 @@ fn policy(rng: &mut Rng) -> ToolPolicy {
     policy.time.total = Duration::from_secs(rng.between(60, 600));
     policy.dedupe.cache_failures =
         *rng.pick(&[FailureReplayPolicy::Terminal, FailureReplayPolicy::All, FailureReplayPolicy::None]);
-    policy.dedupe.after_unknown = if rng.chance(80) { UnknownOutcomePolicy::TellOnce } else { UnknownOutcomePolicy::Hold };
+    policy.dedupe.after_unknown =
+        if rng.chance(80) { UnknownOutcomePolicy::TellOnce } else { UnknownOutcomePolicy::Hold };
     policy.dedupe.double_dispatch = rng.chance(85);
     if rng.chance(30) {
         policy.dedupe.late_after = Duration::from_secs(rng.between(2, 24));

@@ -19,8 +19,8 @@
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::{AttemptEndVisibility, CallEvent, DeferredWrite, AttemptReport};
-use steadfast_core::dedupe::{RunOutcome, ClaimOwner, SettleDelay};
+use steadfast_core::call::{AttemptEndVisibility, AttemptReport, CallEvent, DeferredWrite};
+use steadfast_core::dedupe::{ClaimOwner, RunOutcome, SettleDelay};
 
 use crate::invariants::InvariantViolation;
 use crate::model::Effect;
@@ -168,8 +168,9 @@ impl SimulatedWorld {
 
     /// Records that the holder of a claim was silent for one lease, and that another process has noticed.
     pub(crate) fn holder_missed(&mut self, owner: &ClaimOwner) {
-        let is_owned =
-            |work: &AttemptWork| work.effect.as_ref().is_some_and(|effect| effect.owner.as_ref() == Some(owner));
+        let is_owned = |work: &AttemptWork| {
+            work.effect.as_ref().is_some_and(|effect| effect.owner.as_ref() == Some(owner))
+        };
         let works = self.works.iter().filter(|(_, work)| is_owned(work));
         let attempts: Vec<u64> = works.map(|(attempt, _)| *attempt).collect();
         for attempt in attempts {
@@ -244,7 +245,12 @@ impl SimulatedWorld {
     }
 
     /// Records that the child of an attempt is gone, and that its last output was read.
-    pub(crate) fn child_ended(&mut self, node: usize, number: u64, attempt: u64) -> Result<(), InvariantViolation> {
+    pub(crate) fn child_ended(
+        &mut self,
+        node: usize,
+        number: u64,
+        attempt: u64,
+    ) -> Result<(), InvariantViolation> {
         let after = self.weather.policy.settling.after_child();
         self.limit_effect(attempt, self.now + after);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };

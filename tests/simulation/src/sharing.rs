@@ -10,7 +10,7 @@ use crate::Defect;
 use crate::invariants::InvariantViolation;
 use crate::model::GroundTruth;
 use crate::system::{ProbeAttempt, SimulatedWorld, is_shared};
-use crate::transition::{StoreCommand, SimulationEvent, ReplyHandling};
+use crate::transition::{ReplyHandling, SimulationEvent, StoreCommand};
 
 impl SimulatedWorld {
     /// Asks the store before a call becomes the probe.
@@ -38,7 +38,10 @@ impl SimulatedWorld {
         let travel = self.side.between(0, 300);
         if lost {
             let fault = CallEvent::StoreFailed(steadfast_core::call::StoreFault::NotDone);
-            self.later(travel, SimulationEvent::Reply { node, life, number, command, event: Box::new(fault) });
+            self.later(
+                travel,
+                SimulationEvent::Reply { node, life, number, command, event: Box::new(fault) },
+            );
         } else {
             let what = Box::new(StoreCommand::Share(life, snapshot));
             self.later(travel, SimulationEvent::Command { node, life, number, command, what, then });
@@ -183,7 +186,12 @@ impl SimulatedWorld {
 impl GroundTruth {
     /// Checks that a breaker that an operator forced open is opened by an operator or by time, whatever processes
     /// concluded meanwhile. Actions of two operators in one second that did not know of each other are not ordered.
-    fn by_hand(&self, stored: &BreakerSnapshot, newer: &BreakerSnapshot, now: Timestamp) -> Option<InvariantViolation> {
+    fn by_hand(
+        &self,
+        stored: &BreakerSnapshot,
+        newer: &BreakerSnapshot,
+        now: Timestamp,
+    ) -> Option<InvariantViolation> {
         let holds = stored.state() == State::ForcedOpen && stored.until().is_none_or(|until| now < until);
         let word = times_by_hand(stored);
         let one_of_two = self.words.get(&word).is_some_and(|spoken| *spoken > 1);

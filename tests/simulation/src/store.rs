@@ -8,10 +8,11 @@ use steadfast_core::Timestamp;
 use steadfast_core::approval::{ApprovalLedger, GrantId, SpendVerdict};
 use steadfast_core::breaker::BreakerSnapshot;
 use steadfast_core::dedupe::{
-    RecordAbsence, RecordAddress, Claim, ClaimVerdict, RunOutcome, FoundRecords, IndexUpdate, ClaimIntent, LocalKnowledge, LeaseOwnerState, StoreMarker,
-    MarkerWatch, ClaimOwner, DeliveryReceipt, DedupeRecord, RecordLoss, DedupeState, MemoryRecords, ReleaseRequest, RenewVerdict, Resolution,
-    ResolutionRequest, ResolveVerdict, ClaimRole, DedupeRules, SaveRequest, SaveVerdict, SettleDelay, StartVerdict, UnknownOutcomeReport, RecordWrite,
-    decide_claim, decide_save,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, DedupeState,
+    DeliveryReceipt, FoundRecords, IndexUpdate, LeaseOwnerState, LocalKnowledge, MarkerWatch, MemoryRecords,
+    RecordAbsence, RecordAddress, RecordLoss, RecordWrite, ReleaseRequest, RenewVerdict, Resolution,
+    ResolutionRequest, ResolveVerdict, RunOutcome, SaveRequest, SaveVerdict, SettleDelay, StartVerdict,
+    StoreMarker, UnknownOutcomeReport, decide_claim, decide_save,
 };
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
@@ -120,7 +121,10 @@ impl SimulatedStore {
                 ClaimVerdict::Unknown(unsettled)
             }
             (Some(Defect::StartedAfterAttempt), ClaimVerdict::Acquired(record)) => {
-                ClaimVerdict::Acquired(Arc::new(DedupeRecord { started: asked_to_start, ..(*record).clone() }))
+                ClaimVerdict::Acquired(Arc::new(DedupeRecord {
+                    started: asked_to_start,
+                    ..(*record).clone()
+                }))
             }
             (_, verdict) => verdict,
         }

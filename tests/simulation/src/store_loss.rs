@@ -22,11 +22,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{LossCause, StoreMarker, MarkerWatch, ClaimOwner, DedupeRecord, RecordLoss, DedupeState, MarkerStatus};
+use steadfast_core::dedupe::{
+    ClaimOwner, DedupeRecord, DedupeState, LossCause, MarkerStatus, MarkerWatch, RecordLoss, StoreMarker,
+};
 use steadfast_core::key::RecordKey;
 
 use crate::Defect;
-use crate::model::{Effect, UniqueEffect, GroundTruth};
+use crate::model::{Effect, GroundTruth, UniqueEffect};
 use crate::system::SimulatedWorld;
 use crate::transition::SimulationEvent;
 
@@ -167,8 +169,12 @@ impl SimulatedWorld {
         let mut held = self.model.still_silent(now);
         for record in self.store.records.iter().filter(|record| record.state == DedupeState::Inflight) {
             if self.nodes.iter().any(|node| node.alive && node.identity == record.owner.process) {
-                let claim =
-                    InFlightClaim { key: record.key, index: record.index, holder: HolderContact::Silent, hidden: false };
+                let claim = InFlightClaim {
+                    key: record.key,
+                    index: record.index,
+                    holder: HolderContact::Silent,
+                    hidden: false,
+                };
                 held.insert(record.owner.clone(), claim);
             }
         }

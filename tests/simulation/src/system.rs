@@ -9,13 +9,14 @@ use steadfast_core::Timestamp;
 use steadfast_core::approval::GrantId;
 use steadfast_core::breaker::CircuitBreaker;
 use steadfast_core::call::{
-    AttemptEndVisibility, BreakerScope, Call, CutReason, CallEvent, DeferredWrite, CallNotice, AttemptReport, CallRequest, CallMechanisms, NextStep, WakeReason,
+    AttemptEndVisibility, AttemptReport, BreakerScope, Call, CallEvent, CallMechanisms, CallNotice,
+    CallRequest, CutReason, DeferredWrite, NextStep, WakeReason,
 };
 use steadfast_core::classify::RetryAfter;
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    ClaimVerdict, RunOutcome, LeaseOwnerState, StoreMarker, MarkerWatch, ClaimOwner, ProcessIdentity, DeliveryReceipt, DedupeState,
-    RenewVerdict, SettleTime,
+    ClaimOwner, ClaimVerdict, DedupeState, DeliveryReceipt, LeaseOwnerState, MarkerWatch, ProcessIdentity,
+    RenewVerdict, RunOutcome, SettleTime, StoreMarker,
 };
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{SessionKey, ToolRef};
@@ -31,13 +32,13 @@ use crate::invariants::{self, InvariantViolation};
 use crate::judgements::ToolObservations;
 use crate::model::{CallIdentity, GroundTruth, TurnCall};
 use crate::rng::Rng;
+use crate::scenario::{OwnerLiveness, Scenario};
 use crate::settling::{AttemptEvent, AttemptWork};
 use crate::store::SimulatedStore;
 use crate::transition::SimulationEvent;
 use crate::turns::{TurnMembership, TurnSubmission};
 use crate::unknown_outcomes::ResponseKind;
 use crate::verification::VerificationRead;
-use crate::scenario::{OwnerLiveness, Scenario};
 use crate::{Defect, SimulationFailure};
 
 /// Counters of one simulated world.
@@ -140,7 +141,8 @@ impl ActiveCall {
 
     /// Returns true if only the end of its attempt can finish it.
     fn awaits_end(&self) -> bool {
-        self.call.awaits_end() || self.is_marking() && self.call.request().end == AttemptEndVisibility::Visible
+        self.call.awaits_end()
+            || self.is_marking() && self.call.request().end == AttemptEndVisibility::Visible
     }
 }
 
@@ -525,8 +527,9 @@ impl SimulatedWorld {
 
     /// Applies the effects of a clock jump: the processes were asleep, while tools and the store went on.
     pub(crate) fn effects_until(&mut self, until: Timestamp) -> Result<(), InvariantViolation> {
-        let goes_on =
-            |happening: &SimulationEvent| matches!(happening, SimulationEvent::Effect { .. } | SimulationEvent::Command { .. });
+        let goes_on = |happening: &SimulationEvent| {
+            matches!(happening, SimulationEvent::Effect { .. } | SimulationEvent::Command { .. })
+        };
         let mut from = (Timestamp::ZERO, 0);
         loop {
             // One event may cause more within the same span.
@@ -547,7 +550,12 @@ impl SimulatedWorld {
     }
 
     /// Feeds one event to a call and returns its step, with the invariants on notices checked.
-    pub(crate) fn feed(&mut self, node: usize, number: u64, event: CallEvent) -> Result<Option<NextStep>, InvariantViolation> {
+    pub(crate) fn feed(
+        &mut self,
+        node: usize,
+        number: u64,
+        event: CallEvent,
+    ) -> Result<Option<NextStep>, InvariantViolation> {
         let now = self.clock(node);
         let attempt = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
         let ran = matches!(event, CallEvent::Ran(_));
@@ -590,7 +598,11 @@ impl SimulatedWorld {
         ));
         if !matches!(before, "Marking" | "Settling") {
             self.attempt_given_up(node, number);
-        } else if awaited_end && !is_gone && matches!(step, NextStep::Save(_)) && self.is_marking(node, number) {
+        } else if awaited_end
+            && !is_gone
+            && matches!(step, NextStep::Save(_))
+            && self.is_marking(node, number)
+        {
             self.child_end_unseen(node, number);
         }
         // A question counts for no statistic, although the claim is given back as after a refusal.
@@ -807,7 +819,9 @@ impl SimulatedWorld {
                         match wish.kind {
                             CallIdentity::Explicit(key) => drop(self.model.unprotected_keys.insert(key)),
                             // A call that has ended continues only with what it has to save.
-                            CallIdentity::Turn(TurnCall { turn, call, .. }) if !running.call.is_finished() => {
+                            CallIdentity::Turn(TurnCall { turn, call, .. })
+                                if !running.call.is_finished() =>
+                            {
                                 self.model.unprotected_turns.insert((turn, call));
                             }
                             CallIdentity::Turn(_) | CallIdentity::CallId | CallIdentity::Keyless => {}
@@ -920,8 +934,9 @@ impl SimulatedWorld {
             if owners.len() > 1 {
                 return Err(("grants once", format!("{grant:?} was spent by {owners:?}")));
             }
-            let of_its_call =
-                |owner: &ClaimOwner, sent: &ClaimOwner| (&sent.process, sent.call) == (&owner.process, owner.call);
+            let of_its_call = |owner: &ClaimOwner, sent: &ClaimOwner| {
+                (&sent.process, sent.call) == (&owner.process, owner.call)
+            };
             let has_started = |owner: &&ClaimOwner| self.sent.iter().any(|sent| of_its_call(owner, sent));
             let unused =
                 owners.iter().find(|owner| !self.died.contains(&owner.process) && !has_started(owner));
@@ -948,7 +963,9 @@ impl SimulatedWorld {
                 );
                 // Waiters for the end of a run are woken only by runs of their own process.
                 let here = |key: &RecordKey| {
-                    home.calls.values().any(|run| run.call.claimed_record().is_some_and(|record| record.key == *key))
+                    home.calls
+                        .values()
+                        .any(|run| run.call.claimed_record().is_some_and(|record| record.key == *key))
                 };
                 woken.extend(
                     home.calls
@@ -1052,7 +1069,11 @@ pub(crate) fn is_shared(tool: &ToolRef) -> bool {
 }
 
 /// Returns the knowledge that the store can have about an owner.
-pub(crate) fn lease_sight(nodes: &[SimulatedProcess], leases: OwnerLiveness, owner: &ClaimOwner) -> LeaseOwnerState {
+pub(crate) fn lease_sight(
+    nodes: &[SimulatedProcess],
+    leases: OwnerLiveness,
+    owner: &ClaimOwner,
+) -> LeaseOwnerState {
     match leases {
         OwnerLiveness::Time => LeaseOwnerState::Time,
         OwnerLiveness::Process => {

@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    RecordAbsence, RecordAddress, Claim, ClaimVerdict, SettleStatus, RunOutcome, ClaimIntent, LocalKnowledge, Lease, LeaseOwnerState, UnknownOutcomeReason, RecordOrigin,
-    ClaimOwner, DeliveryReceipt, DedupeRecord, DedupeState, MemoryRecords, ReleaseRequest, RenewVerdict, ReplayReason, Resolution, ResolutionRequest,
-    ResolveVerdict, ClaimRole, DedupeRules, SaveRequest, SaveVerdict, SettleTime, SettleDelay, StartVerdict, UnknownOutcomeReport,
-    UnknownOutcome, UnknownOutcomeStatus,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, DedupeState,
+    DeliveryReceipt, Lease, LeaseOwnerState, LocalKnowledge, MemoryRecords, RecordAbsence, RecordAddress,
+    RecordOrigin, ReleaseRequest, RenewVerdict, ReplayReason, Resolution, ResolutionRequest, ResolveVerdict,
+    RunOutcome, SaveRequest, SaveVerdict, SettleDelay, SettleStatus, SettleTime, StartVerdict,
+    UnknownOutcome, UnknownOutcomeReason, UnknownOutcomeReport, UnknownOutcomeStatus,
 };
 use steadfast_core::key::RecordKey;
-use steadfast_core::policy::{UnknownOutcomePolicy, FailureReplayPolicy, RecordLifetimes};
+use steadfast_core::policy::{FailureReplayPolicy, RecordLifetimes, UnknownOutcomePolicy};
 
-use crate::coverage::{TableCoverage, CoverageTable};
+use crate::coverage::{CoverageTable, TableCoverage};
 use crate::invariants::InvariantViolation;
 
 /// The expected result of a claim.
@@ -88,7 +89,9 @@ impl StoreTableChecker {
             ClaimVerdict::Acquired(_) | ClaimVerdict::Nothing => ExpectedClaim::Mine,
             ClaimVerdict::Follow(key) => ExpectedClaim::Follow(*key),
             ClaimVerdict::Busy => ExpectedClaim::Busy,
-            ClaimVerdict::Replay(replay) => ExpectedClaim::Replay(replay.receipt.owner.clone(), replay.reason),
+            ClaimVerdict::Replay(replay) => {
+                ExpectedClaim::Replay(replay.receipt.owner.clone(), replay.reason)
+            }
             ClaimVerdict::Unknown(unsettled) => match unsettled.end {
                 SettleStatus::Settled => ExpectedClaim::Final(unsettled.receipt.owner.clone()),
                 SettleStatus::NotYet(_) => ExpectedClaim::NotYet(unsettled.receipt.owner.clone()),
@@ -120,7 +123,12 @@ impl StoreTableChecker {
             }
             (ExpectedClaim::Mine, _)
             | (
-                ExpectedClaim::Follow(_) | ExpectedClaim::Busy | ExpectedClaim::Replay(..) | ExpectedClaim::NotYet(_) | ExpectedClaim::Final(_) | ExpectedClaim::Conflict,
+                ExpectedClaim::Follow(_)
+                | ExpectedClaim::Busy
+                | ExpectedClaim::Replay(..)
+                | ExpectedClaim::NotYet(_)
+                | ExpectedClaim::Final(_)
+                | ExpectedClaim::Conflict,
                 _,
             ) => {
                 self.check(changed.is_empty(), || format!("a claim that found {row} wrote {changed:?}"));
@@ -158,7 +166,8 @@ impl StoreTableChecker {
         // A record that only the index can find keeps its place when it is taken over, so that its late owner meets the
         // fence.
         let is_run = |record: &&DedupeRecord| record.origin == RecordOrigin::Run;
-        let in_place = goes_on.filter(is_run).filter(|_| matches!(claim.address, RecordAddress::Keyless { .. }));
+        let in_place =
+            goes_on.filter(is_run).filter(|_| matches!(claim.address, RecordAddress::Keyless { .. }));
         let key = in_place.map_or(claim.address.own(), |record| record.key);
         let old = before.get(&key);
         let due = DedupeRecord {
@@ -173,7 +182,8 @@ impl StoreTableChecker {
             tool: claim.tool.clone(),
             state: DedupeState::Inflight,
             owner: claim.owner.clone(),
-            started: claim.intent == ClaimIntent::Take { started: true } || again.is_some_and(|own| own.started),
+            started: claim.intent == ClaimIntent::Take { started: true }
+                || again.is_some_and(|own| own.started),
             retry_safe: claim.retry_safe,
             digest: claim.digest,
             // A call that continues a run in flight keeps the id of that run.
@@ -313,14 +323,20 @@ impl StoreTableChecker {
                         false => ("its own, unknown, knows no more", true, false),
                     }
                 }
-                (DedupeState::Done(_), ending) => ("its own, done", matches!(ending, RunOutcome::Done(_)), false),
+                (DedupeState::Done(_), ending) => {
+                    ("its own, done", matches!(ending, RunOutcome::Done(_)), false)
+                }
                 (DedupeState::Failed(_), ending) => {
                     ("its own, failed", matches!(ending, RunOutcome::Failed(_)), false)
                 }
                 (DedupeState::Cancelled, _) => ("its own, failed", false, false),
             },
         };
-        self.coverage.count(CoverageTable::Save, row, if row == "its own, by the index" { "" } else { column });
+        self.coverage.count(
+            CoverageTable::Save,
+            row,
+            if row == "its own, by the index" { "" } else { column },
+        );
         self.check(matches!(verdict, SaveVerdict::Saved(_)) == saved, || {
             format!("saving {column} where it finds {row} got {verdict:?}")
         });
@@ -383,7 +399,11 @@ impl StoreTableChecker {
         self.check(is_right, || format!("{row}: the index led to {led:?} and leads to {leads:?}"));
     }
 
-    pub(crate) fn release(&mut self, release: &ReleaseRequest, (before, after): (&MemoryRecords, &MemoryRecords)) {
+    pub(crate) fn release(
+        &mut self,
+        release: &ReleaseRequest,
+        (before, after): (&MemoryRecords, &MemoryRecords),
+    ) {
         let own = before.get(&release.key);
         let ours = |record: &&DedupeRecord| record.owner == release.owner;
         let found = own.filter(ours).or(before.indexed(release.index).filter(ours));
@@ -592,21 +612,33 @@ fn expected(
         DedupeState::Inflight if owner == claim.owner => ("own token, in flight", ExpectedClaim::Mine),
         DedupeState::Inflight if holds(record, sight(&owner), now) => (
             "in flight, held",
-            if by == ClaimLookup::Explicit && claim.best_effort { ExpectedClaim::Busy } else { ExpectedClaim::Follow(record.key) },
+            if by == ClaimLookup::Explicit && claim.best_effort {
+                ExpectedClaim::Busy
+            } else {
+                ExpectedClaim::Follow(record.key)
+            },
         ),
         DedupeState::Inflight if !record.started => ("in flight, lapsed, not started", ExpectedClaim::Mine),
-        DedupeState::Inflight if record.retry_safe => ("in flight, lapsed, safe to repeat", ExpectedClaim::Mine),
+        DedupeState::Inflight if record.retry_safe => {
+            ("in flight, lapsed, safe to repeat", ExpectedClaim::Mine)
+        }
         DedupeState::Inflight => {
             let at = over_by(record, sight(&owner), &claim.rules, now);
-            ("in flight, lapsed, started", if at > now { ExpectedClaim::NotYet(owner) } else { ExpectedClaim::Final(owner) })
+            (
+                "in flight, lapsed, started",
+                if at > now { ExpectedClaim::NotYet(owner) } else { ExpectedClaim::Final(owner) },
+            )
         }
         DedupeState::Done(_) => done(claim, record, by, known, now),
         DedupeState::Failed(failure) => {
             let kept = match (by, claim.rules.cache_failures) {
                 (ClaimLookup::Waiting, _) => true,
-                (ClaimLookup::CallId | ClaimLookup::Equal, _) | (ClaimLookup::Explicit, FailureReplayPolicy::None) => false,
+                (ClaimLookup::CallId | ClaimLookup::Equal, _)
+                | (ClaimLookup::Explicit, FailureReplayPolicy::None) => false,
                 (ClaimLookup::Explicit, FailureReplayPolicy::Terminal) => failure.terminal,
-                (ClaimLookup::Explicit, FailureReplayPolicy::All) => !(claim.best_effort && failure.retriable),
+                (ClaimLookup::Explicit, FailureReplayPolicy::All) => {
+                    !(claim.best_effort && failure.retriable)
+                }
             };
             match kept {
                 true => ("failed, kept", ExpectedClaim::Replay(owner, again(by))),
@@ -626,7 +658,13 @@ fn again(by: ClaimLookup) -> ReplayReason {
     }
 }
 
-fn done(claim: &Claim, record: &DedupeRecord, by: ClaimLookup, known: &LocalKnowledge, now: Timestamp) -> (&'static str, ExpectedClaim) {
+fn done(
+    claim: &Claim,
+    record: &DedupeRecord,
+    by: ClaimLookup,
+    known: &LocalKnowledge,
+    now: Timestamp,
+) -> (&'static str, ExpectedClaim) {
     let owner = || record.owner.clone();
     let is_delivered = delivered(record, known).is_some();
     let row = if is_delivered { "done, delivered" } else { "done, not delivered" };
@@ -664,7 +702,10 @@ fn unknown(
     let owner = record.owner.clone();
     if settles(record) == SettleTime::WhenOwnerReports && !holds(record, sight(&owner), now) {
         let is_over = over_by(record, sight(&owner), &claim.rules, now) <= now;
-        return ("unknown, its owner is gone", if is_over { ExpectedClaim::Final(owner) } else { ExpectedClaim::NotYet(owner) });
+        return (
+            "unknown, its owner is gone",
+            if is_over { ExpectedClaim::Final(owner) } else { ExpectedClaim::NotYet(owner) },
+        );
     }
     if !is_settled(record, now) {
         return ("unknown, not settled", ExpectedClaim::NotYet(owner));
@@ -708,7 +749,10 @@ fn found<'r>(
         (ClaimRole::Fresh, RecordAddress::Explicit(key)) => {
             get(&key).filter(counts).map(|record| (record, ClaimLookup::Explicit))
         }
-        (ClaimRole::Fresh, RecordAddress::CallId { id: own, index } | RecordAddress::Keyless { run: own, index }) => {
+        (
+            ClaimRole::Fresh,
+            RecordAddress::CallId { id: own, index } | RecordAddress::Keyless { run: own, index },
+        ) => {
             let own = get(&own).filter(same);
             let equal = before.indexed(Some(index)).filter(fresh).filter(same).filter(counts);
             // A dispatch that failed or never started yields to an equal run that is open or whose answer is not
@@ -756,12 +800,21 @@ fn over_by(record: &DedupeRecord, sight: LeaseOwnerState, rules: &DedupeRules, n
 }
 
 /// Returns the record of a run whose owner has vanished. Earlier observations stay.
-fn marked_unknown(record: &DedupeRecord, sight: LeaseOwnerState, rules: &DedupeRules, now: Timestamp) -> DedupeRecord {
+fn marked_unknown(
+    record: &DedupeRecord,
+    sight: LeaseOwnerState,
+    rules: &DedupeRules,
+    now: Timestamp,
+) -> DedupeRecord {
     let settles = SettleTime::By(over_by(record, sight, rules, now));
     let unknown = match &record.state {
         DedupeState::Unknown(unknown) => UnknownOutcome { settles, ..unknown.clone() },
         DedupeState::Inflight | DedupeState::Done(_) | DedupeState::Failed(_) | DedupeState::Cancelled => {
-            let observed = if sight == LeaseOwnerState::Gone { UnknownOutcomeReason::ProcessDied } else { UnknownOutcomeReason::NoAnswer };
+            let observed = if sight == LeaseOwnerState::Gone {
+                UnknownOutcomeReason::ProcessDied
+            } else {
+                UnknownOutcomeReason::NoAnswer
+            };
             UnknownOutcome { settles, observed, details: None, output: None }
         }
     };
@@ -815,7 +868,9 @@ fn says_more(known: SettleTime, said: SettleDelay, now: Timestamp) -> bool {
 
 /// Returns the keys of records that have changed.
 fn changes(before: &MemoryRecords, after: &MemoryRecords) -> Vec<RecordKey> {
-    let is_other = |one: &DedupeRecord, other: Option<&DedupeRecord>| other.is_none_or(|other| !std::ptr::eq(one, other));
+    let is_other = |one: &DedupeRecord, other: Option<&DedupeRecord>| {
+        other.is_none_or(|other| !std::ptr::eq(one, other))
+    };
     let mut keys: Vec<RecordKey> = after
         .iter()
         .filter(|record| is_other(record, before.get(&record.key)))

@@ -1,19 +1,19 @@
 //! The tools: their work, their answers, and the lack of either.
 
 use steadfast_core::breaker;
-use steadfast_core::call::{AttemptEndVisibility, CutReason, CallEvent, AttemptReport};
-use steadfast_core::classify::{AttemptFault, RetryAfter, FaultSource, TransportError};
+use steadfast_core::call::{AttemptEndVisibility, AttemptReport, CallEvent, CutReason};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{CallFailure, DedupeRecord, DedupeState};
 use steadfast_core::guard::{self, GuardedCall};
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::ToolClass;
 
 use crate::Defect;
 use crate::invariants::{self, InvariantViolation};
-use crate::model::{Effect, UniqueEffect, CallIdentity, ClientGoal};
+use crate::model::{CallIdentity, ClientGoal, Effect, UniqueEffect};
 use crate::settling::AttemptEvent;
-use crate::system::{RunningAttempt, ProbeAttempt, SimulatedWorld, is_shared};
+use crate::system::{ProbeAttempt, RunningAttempt, SimulatedWorld, is_shared};
 use crate::transition::{SimulationEvent, digest, success, tool};
 use crate::turns;
 
@@ -30,7 +30,8 @@ impl SimulatedWorld {
         let shared = is_shared(&running.call.request().tool);
         let half_open = shared && home.breaker.state(&policy.breaker, clock) == breaker::State::HalfOpen;
         let asked = running.asked_to_probe.take().filter(|_| half_open);
-        let probe = asked.map(|(since, heard)| ProbeAttempt { epoch: home.breaker.epoch(), since, alone: !heard });
+        let probe =
+            asked.map(|(since, heard)| ProbeAttempt { epoch: home.breaker.epoch(), since, alone: !heard });
         running.attempt = Some(RunningAttempt {
             number: attempt_number,
             epoch,
@@ -73,7 +74,8 @@ impl SimulatedWorld {
         }
         let owner = record.as_ref().map(|record| record.owner.clone());
         // While faults occur, some take longer than they may.
-        let works = self.rng.between(1, if self.faults_active() { 3_000 } else { 1_000 }) + self.draw_tool_delay();
+        let works =
+            self.rng.between(1, if self.faults_active() { 3_000 } else { 1_000 }) + self.draw_tool_delay();
         let ClientGoal { client, kind, arguments, .. } = self.model.goals[wish].clone();
         let intent = match kind {
             CallIdentity::Explicit(key) => Some(UniqueEffect::Explicit(key)),
@@ -99,7 +101,8 @@ impl SimulatedWorld {
             outcome: Box::new(outcome),
         };
         if self.weather.mistaken && self.faults_active() && self.model.goals[wish].arguments == 0 {
-            let fault = AttemptFault::new(FaultSource::JsonRpc { code: -32602 }, "Missing required parameter: path");
+            let fault =
+                AttemptFault::new(FaultSource::JsonRpc { code: -32602 }, "Missing required parameter: path");
             self.later(works, answer(AttemptReport::Failure { fault, output: None }));
         } else if self.fault(self.weather.tool_hangs) {
             // It may still do its work later, and it may still answer.
@@ -130,7 +133,10 @@ impl SimulatedWorld {
                     retry_after: self.retry_after().map(RetryAfter::Delay),
                     ..AttemptFault::new(FaultSource::Http { status: 429 }, "too many requests")
                 },
-                2 => AttemptFault::new(FaultSource::JsonRpc { code: -32602 }, "Missing required parameter: path"),
+                2 => AttemptFault::new(
+                    FaultSource::JsonRpc { code: -32602 },
+                    "Missing required parameter: path",
+                ),
                 3 if self.third.chance(50) => {
                     AttemptFault::new(FaultSource::IsError, "rate limit exceeded, try again later")
                 }
@@ -195,8 +201,13 @@ impl SimulatedWorld {
         }
         self.log_event(format!("attempt {attempt} is cancelled"));
         self.cancel_work(attempt);
-        let answer =
-            |outcome| SimulationEvent::ToolAnswers { node, life, number, attempt, outcome: Box::new(outcome) };
+        let answer = |outcome| SimulationEvent::ToolAnswers {
+            node,
+            life,
+            number,
+            attempt,
+            outcome: Box::new(outcome),
+        };
         if self.rng.chance(self.weather.cut_successes) {
             // Only if it has had its effect by then.
             let late = self.rng.between(1, 20_000);
@@ -311,7 +322,9 @@ impl SimulatedWorld {
                     AttemptReport::Success { .. } | AttemptReport::InputRequired { .. } => {
                         breaker::BreakerVerdict::Success { took: now.since(current.started) }
                     }
-                    AttemptReport::Failure { .. } | AttemptReport::NotRun { .. } | AttemptReport::Replayed(_) => {
+                    AttemptReport::Failure { .. }
+                    | AttemptReport::NotRun { .. }
+                    | AttemptReport::Replayed(_) => {
                         breaker::BreakerVerdict::Failure { took: now.since(current.started) }
                     }
                 };
@@ -356,15 +369,24 @@ impl SimulatedWorld {
         let Some(attempt) = attempt else { return Ok(()) };
         self.cancel_work(attempt.number);
         self.abandon_attempt(attempt.number);
-        let fault =
-            AttemptFault::new(FaultSource::Timeout { after: self.now.since(attempt.started) }, format!("cut: {cut:?}"));
-        self.drive_ended(node, number, attempt, CallEvent::Ran(AttemptReport::Failure { fault, output: None }))
+        let fault = AttemptFault::new(
+            FaultSource::Timeout { after: self.now.since(attempt.started) },
+            format!("cut: {cut:?}"),
+        );
+        self.drive_ended(
+            node,
+            number,
+            attempt,
+            CallEvent::Ran(AttemptReport::Failure { fault, output: None }),
+        )
     }
 
     /// Stores a tool's reply to a cut as its answer. Only a defect does that.
     fn take_for_an_answer(&mut self, node: usize, number: u64, fault: &AttemptFault) {
         let Some(running) = self.nodes[node].calls.get(&number) else { return };
-        let Some(claimed) = running.call.claimed_record().filter(|_| running.call.is_settling()) else { return };
+        let Some(claimed) = running.call.claimed_record().filter(|_| running.call.is_settling()) else {
+            return;
+        };
         let failure = CallFailure {
             code: Code::ToolError,
             message: fault.message.clone().into(),

@@ -3,19 +3,21 @@
 use steadfast_core::Timestamp;
 use steadfast_core::approval::ApprovalSubject;
 use steadfast_core::breaker::{self, BreakerSnapshot};
-use steadfast_core::call::{CallResult, CallEvent, AttemptReport, CallRequest, StoreFault, WakeReason};
-use steadfast_core::dedupe::{Claim, LocalKnowledge, ClaimOwner, DeliveryReceipt, DedupeRecord, ReleaseRequest, SaveRequest};
+use steadfast_core::call::{AttemptReport, CallEvent, CallRequest, CallResult, StoreFault, WakeReason};
+use steadfast_core::dedupe::{
+    Claim, ClaimOwner, DedupeRecord, DeliveryReceipt, LocalKnowledge, ReleaseRequest, SaveRequest,
+};
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 
 use crate::clients::Departure;
 use crate::invariants::InvariantViolation;
 use crate::model::{CallIdentity, ClientGoal};
+use crate::scenario::ClientBehavior;
 use crate::sharing::times_by_hand;
 use crate::system::SimulatedWorld;
 use crate::turns::SimulatedTurnEvent;
-use crate::scenario::ClientBehavior;
 
 /// A scheduled event.
 #[derive(Debug)]
@@ -248,9 +250,10 @@ impl SimulatedWorld {
                 let arguments = match kind {
                     // A key identifies its arguments. Sometimes a client misuses it.
                     CallIdentity::Explicit(key) if self.rng.chance(90) => key % self.weather.arguments,
-                    CallIdentity::Explicit(_) | CallIdentity::CallId | CallIdentity::Keyless | CallIdentity::Turn(_) => {
-                        self.rng.between(0, self.weather.arguments - 1)
-                    }
+                    CallIdentity::Explicit(_)
+                    | CallIdentity::CallId
+                    | CallIdentity::Keyless
+                    | CallIdentity::Turn(_) => self.rng.between(0, self.weather.arguments - 1),
                 };
                 let (kind, arguments) = match self.weather.one_key {
                     true => (CallIdentity::Explicit(0), self.third.between(0, self.weather.arguments - 1)),
@@ -277,7 +280,10 @@ impl SimulatedWorld {
         self.plan_turns();
         for node in 0..self.nodes.len() {
             for (percent, make) in [
-                (self.weather.crash, (|node| SimulationEvent::Crash { node }) as fn(usize) -> SimulationEvent),
+                (
+                    self.weather.crash,
+                    (|node| SimulationEvent::Crash { node }) as fn(usize) -> SimulationEvent,
+                ),
                 (self.weather.stops, |node| SimulationEvent::Stop { node }),
                 (self.weather.freeze, |node| SimulationEvent::Freeze { node }),
                 (self.weather.operator, |node| SimulationEvent::Operator { node }),
@@ -351,7 +357,11 @@ impl SimulatedWorld {
                     ReplyHandling::Nobody => None,
                 };
                 if let Some(event) = answer {
-                    let late = if matches!(event, CallEvent::StoreFailed(_)) { self.draw_failure_delay() } else { 0 };
+                    let late = if matches!(event, CallEvent::StoreFailed(_)) {
+                        self.draw_failure_delay()
+                    } else {
+                        0
+                    };
                     let delay = self.rng.between(0, 3) + late;
                     self.later(
                         delay,
@@ -393,7 +403,9 @@ impl SimulatedWorld {
             }
             SimulationEvent::Renew { node, number, owner, .. } => self.renew(node, number, &owner),
             SimulationEvent::Effect { attempt } => self.effect_due(attempt),
-            SimulationEvent::ChildEnded { node, number, attempt, .. } => self.child_ended(node, number, attempt),
+            SimulationEvent::ChildEnded { node, number, attempt, .. } => {
+                self.child_ended(node, number, attempt)
+            }
             SimulationEvent::SettleDeadline { owner, key, begun, told } => {
                 self.check_settled(&owner, key, begun, told)
             }

@@ -6,7 +6,8 @@ use steadfast_core::Timestamp;
 use steadfast_core::call::{CallResult, RecordStatus, ResultStage};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Claim, CallFailure, ClaimOwner, DeliveryReceipt, DedupeRecord, DedupeState, Resolution, ResolveVerdict, ClaimRole, DedupeRules,
+    CallFailure, Claim, ClaimOwner, ClaimRole, DedupeRecord, DedupeRules, DedupeState, DeliveryReceipt,
+    Resolution, ResolveVerdict,
 };
 use steadfast_core::key::RecordKey;
 
@@ -99,13 +100,18 @@ impl GroundTruth {
 
 impl SimulatedWorld {
     /// Checked when a claim is granted. `found` are the records that the claim could find before.
-    pub(crate) fn check_run_again(&mut self, claim: &Claim, found: &[DedupeRecord]) -> Option<InvariantViolation> {
+    pub(crate) fn check_run_again(
+        &mut self,
+        claim: &Claim,
+        found: &[DedupeRecord],
+    ) -> Option<InvariantViolation> {
         let now = self.now;
         if found.iter().any(|record| record.owner == claim.owner && record.is_open()) {
             return None;
         }
-        let is_unknown =
-            |record: &&DedupeRecord| matches!(record.state, DedupeState::Unknown(_)) && !record.is_expired(now);
+        let is_unknown = |record: &&DedupeRecord| {
+            matches!(record.state, DedupeState::Unknown(_)) && !record.is_expired(now)
+        };
         for record in found.iter().filter(is_unknown) {
             // Only equal calls run again by themselves, and only those that did not wait for the run.
             let is_equal = claim.role == ClaimRole::Fresh && record.key != claim.address.own();
@@ -241,7 +247,8 @@ impl SimulatedWorld {
         let resolution = if ran { Resolution::Ran } else { Resolution::DidNotRun };
         let rules = DedupeRules::from(&*self.weather.policy);
         let (nodes, leases, before) = (&self.nodes, self.weather.leases, record.version);
-        let verdict = self.store.resolve(&key, resolution, &rules, |owner| lease_sight(nodes, leases, owner), now);
+        let verdict =
+            self.store.resolve(&key, resolution, &rules, |owner| lease_sight(nodes, leases, owner), now);
         if self.store.records.get(&key).is_some_and(|record| record.owner == owner && record.version > before)
         {
             self.holder_missed(&owner);

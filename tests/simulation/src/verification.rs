@@ -138,7 +138,9 @@ impl SimulatedWorld {
         let found = found.unwrap_or(0);
         let before = match self.model.goals[wish].kind {
             CallIdentity::Explicit(_) => 0,
-            CallIdentity::CallId | CallIdentity::Keyless | CallIdentity::Turn(_) => self.model.goals[wish].before.unwrap_or(0),
+            CallIdentity::CallId | CallIdentity::Keyless | CallIdentity::Turn(_) => {
+                self.model.goals[wish].before.unwrap_or(0)
+            }
         };
         self.log_event(format!("wish {wish}: read {read} finds {found} effects, {before} of them are older"));
         self.has_verified(wish, found > before, held);

@@ -105,7 +105,8 @@ mod tests {
     use super::*;
 
     fn problems(pages: &[(&str, &str)]) -> Vec<String> {
-        let pages: Vec<MarkdownPage> = pages.iter().map(|(path, text)| MarkdownPage::new(path, text)).collect();
+        let pages: Vec<MarkdownPage> =
+            pages.iter().map(|(path, text)| MarkdownPage::new(path, text)).collect();
         let files = ["README.md", "docs/a.md", "docs/images/a b.png", "docs/errors", "docs/errors/x.md"];
         let found = check(&pages, |path| files.contains(&path));
         found

@@ -27,7 +27,8 @@ struct DocumentProblem {
 pub(crate) fn run() -> Result<(), TaskFailure> {
     let root = workspace::root();
     let texts = texts(root)?;
-    let pages: Vec<MarkdownPage> = of_type(&texts, ".md").map(|(path, text)| MarkdownPage::new(path, text)).collect();
+    let pages: Vec<MarkdownPage> =
+        of_type(&texts, ".md").map(|(path, text)| MarkdownPage::new(path, text)).collect();
     let code: Vec<RustFile> = of_type(&texts, ".rs")
         .map(|(path, text)| RustFile { path: path.to_owned(), text: text.to_owned() })
         .collect();

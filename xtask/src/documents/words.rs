@@ -179,7 +179,8 @@ mod tests {
     }
 
     fn problems(pages: &[(&str, &str)]) -> Vec<String> {
-        let pages: Vec<MarkdownPage> = pages.iter().map(|(path, text)| MarkdownPage::new(path, text)).collect();
+        let pages: Vec<MarkdownPage> =
+            pages.iter().map(|(path, text)| MarkdownPage::new(path, text)).collect();
         let found = rules().check(&pages);
         found
             .into_iter()

@@ -201,7 +201,12 @@ fn choose<'m>(all: &'m [Mutant], options: &Options) -> Result<Vec<&'m Mutant>, T
 }
 
 /// Runs the tests of the core against each mutant without a known result.
-fn test(place: &MutantFolders, all: &[Mutant], wanted: &[&Mutant], results: &mut MutantResults) -> Result<(), TaskFailure> {
+fn test(
+    place: &MutantFolders,
+    all: &[Mutant],
+    wanted: &[&Mutant],
+    results: &mut MutantResults,
+) -> Result<(), TaskFailure> {
     let took = time_unchanged(place)?;
     let limit = (took * 5).max(Duration::from_secs(20));
     let open: BTreeSet<&str> =

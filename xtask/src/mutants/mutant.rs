@@ -90,7 +90,10 @@ impl Mutant {
         Self {
             name: format!("{file}:{line}:{column}: {change}"),
             file: file.into(),
-            span: SourceSpan { start: MutantPosition { line, column }, end: MutantPosition { line: end.0, column: end.1 } },
+            span: SourceSpan {
+                start: MutantPosition { line, column },
+                end: MutantPosition { line: end.0, column: end.1 },
+            },
             replacement: replacement.to_owned(),
         }
     }

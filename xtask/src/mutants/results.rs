@@ -161,7 +161,10 @@ impl fmt::Display for MutationScore {
         let mut rows: Vec<(&str, MutantCounts)> =
             self.modules.iter().map(|(name, counts)| (name.as_str(), *counts)).collect();
         if rows.len() > 1 {
-            rows.push(("all", rows.iter().fold(MutantCounts::default(), |sum, (_, counts)| sum.plus(*counts))));
+            rows.push((
+                "all",
+                rows.iter().fold(MutantCounts::default(), |sum, (_, counts)| sum.plus(*counts)),
+            ));
         }
         for (name, counts) in rows {
             let share =

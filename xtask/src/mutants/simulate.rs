@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::copy::RepositoryCopy;
 use super::mutant::Mutant;
 use super::results::{MutantOutcome, MutantResults};
-use super::{PROFILE, MutantFolders};
+use super::{MutantFolders, PROFILE};
 use crate::{TaskFailure, workspace};
 
 /// Tries each survivor, and records the result.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::catalogue::{Catalogue, Requirement, EvidenceKind};
+use super::catalogue::{Catalogue, EvidenceKind, Requirement};
 use super::scan::TestFunction;
 use super::surface::Surface;
 

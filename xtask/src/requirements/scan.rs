@@ -25,7 +25,11 @@ pub(crate) fn tests_below(root: &Path) -> Result<Vec<TestFunction>, TaskFailure>
     for (path, find) in files {
         let text = workspace::read(&path)?;
         let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        tests.extend(find(&text).into_iter().map(|(line, name)| TestFunction { name, file: file.clone(), line }));
+        tests.extend(find(&text).into_iter().map(|(line, name)| TestFunction {
+            name,
+            file: file.clone(),
+            line,
+        }));
     }
     Ok(tests)
 }
@@ -304,6 +308,9 @@ test(name, () => {});
             workspace::write(&root.join(file), "#[test]\nfn found() {}\n").unwrap();
         }
         let tests = tests_below(&root).unwrap();
-        assert_eq!(tests, [TestFunction { name: "found".to_owned(), file: "a/tests.rs".to_owned(), line: 2 }]);
+        assert_eq!(
+            tests,
+            [TestFunction { name: "found".to_owned(), file: "a/tests.rs".to_owned(), line: 2 }]
+        );
     }
 }

@@ -7,13 +7,13 @@ use http::{HeaderMap, HeaderValue};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use steadfast::Engine;
-use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, CallerIdentity, UnknownFieldPolicy};
+use steadfast_core::envelope::{CallEnvelope, CallerIdentity, IdempotencyKey, UnknownFieldPolicy};
 use steadfast_core::id::TenantId;
 use steadfast_core::json::JsonLimits;
 use steadfast_mcp::delivery::DeliveryLink;
 use steadfast_mcp::http::server::Principal;
 
-use crate::access::{Requester, DefaultActor};
+use crate::access::{DefaultActor, Requester};
 use crate::extractors::{QueryParams, body};
 use crate::problem::ApiProblem;
 
@@ -66,7 +66,10 @@ pub(super) struct CallRequestParts {
 }
 
 /// Reads the call of a request.
-pub(super) async fn call(engine: &Engine, request: Request) -> Result<(CallRequestParts, CallEnvelope), ApiProblem> {
+pub(super) async fn call(
+    engine: &Engine,
+    request: Request,
+) -> Result<(CallRequestParts, CallEnvelope), ApiProblem> {
     let (mut parts, content) = request.into_parts();
     let QueryParams(asked) = QueryParams::<CallQuery>::from_request_parts(&mut parts, &()).await?;
     let text = body(content, JsonLimits::ENVELOPE.bytes).await?;
@@ -115,12 +118,19 @@ pub(crate) fn apply_identity(caller: &Requester, target: &mut CallerIdentity) ->
                 "target.actorId: the token belongs to `{actor}`, but the envelope names another actor; omit it"
             )))
         }
-        Requester::Client(_) | Requester::Admin | Requester::Viewer(_) | Requester::Local | Requester::Stranger => Ok(()),
+        Requester::Client(_)
+        | Requester::Admin
+        | Requester::Viewer(_)
+        | Requester::Local
+        | Requester::Stranger => Ok(()),
     }
 }
 
 /// Returns the tenant of a request: for a client, the tenant of its token.
-pub(crate) fn bound_tenant(caller: &Requester, wanted: Option<TenantId>) -> Result<Option<TenantId>, ApiProblem> {
+pub(crate) fn bound_tenant(
+    caller: &Requester,
+    wanted: Option<TenantId>,
+) -> Result<Option<TenantId>, ApiProblem> {
     let Requester::Client(Principal { tenant: own, .. }) = caller else { return Ok(wanted) };
     match (own, wanted) {
         (_, None) => Ok(own.clone()),

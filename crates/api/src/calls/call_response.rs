@@ -10,12 +10,12 @@ use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use http_body::{Frame, SizeHint};
 use serde::Serialize;
-use steadfast::{DeliveryHandle, CallResponse, Engine};
+use steadfast::{CallResponse, DeliveryHandle, Engine};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::ResultEnvelope;
-use steadfast_mcp::delivery::{DeliveryCallback, GRACE, DeliveryLink, DeliveryTracker};
+use steadfast_mcp::delivery::{DeliveryCallback, DeliveryLink, DeliveryTracker, GRACE};
 
-use super::call_request::{IDEMPOTENCY_KEY, CallRequestParts};
+use super::call_request::{CallRequestParts, IDEMPOTENCY_KEY};
 use crate::encoding::json;
 
 /// Builds the response to a call.

@@ -10,9 +10,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use steadfast::{
-    ToolResult, HostStep, CallResponse, Engine, HostError, AttemptError, RunOrder, HeartbeatReply, HostCallId, Timestamp, ToolFault,
+    AttemptError, CallResponse, Engine, HeartbeatReply, HostCallId, HostError, HostStep, RunOrder, Timestamp,
+    ToolFault, ToolResult,
 };
-use steadfast_core::classify::{ArgumentTargets, AttemptFault, RetryAfter, FaultSource, TransportError, signature};
+use steadfast_core::classify::{
+    ArgumentTargets, AttemptFault, FaultSource, RetryAfter, TransportError, signature,
+};
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
 use steadfast_core::id::Domain;
 use steadfast_core::json::{JsonDocument, JsonLimits};
@@ -25,10 +28,10 @@ use super::call_response::{ResultDelivery, answered_with};
 use super::{CallIdSeal, streaming_options};
 use crate::access::Requester;
 use crate::encoding::json as answer;
-use crate::extractors::{PathParam, JsonBody, body, whole, whole_or_none};
+use crate::extractors::{JsonBody, PathParam, body, whole, whole_or_none};
 use crate::problem::ApiProblem;
 use crate::reports::check_report_target;
-use crate::{HandlerResult, ApiState, State};
+use crate::{ApiState, HandlerResult, State};
 
 /// The maximum size of a report, in bytes: more than any result that is stored.
 const LONGEST_REPORT: usize = 16 << 20;
@@ -191,7 +194,8 @@ fn reassign_own_host(inner: &ApiState, caller: &Requester, envelope: &mut CallEn
         return;
     }
     let tool = envelope.tool();
-    let Ok(params) = JsonDocument::parse(envelope.payload.params.as_str().as_bytes(), JsonLimits::ENVELOPE) else {
+    let Ok(params) = JsonDocument::parse(envelope.payload.params.as_str().as_bytes(), JsonLimits::ENVELOPE)
+    else {
         return;
     };
     if inner.steadfast.config().is_own_host(&signature::domain(&tool, &ArgumentTargets::of(params.root()))) {
@@ -269,7 +273,11 @@ async fn waited_for<E: Send + 'static>(
         }
     });
     let lost = |_| {
-        ApiProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "an internal error interrupted the call")
+        ApiProblem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "an internal error interrupted the call",
+        )
     };
     told.await.map_err(lost)
 }
@@ -325,7 +333,10 @@ impl From<HostFailure> for ToolFault {
     fn from(failed: HostFailure) -> Self {
         let source = failed.source.map_or(FaultSource::Tool, FaultSource::from);
         let retry_after = failed.retry_after_ms.map(|ms| RetryAfter::Delay(Duration::from_millis(ms)));
-        Self { fault: AttemptFault { retry_after, ..AttemptFault::new(source, failed.message) }, output: failed.output }
+        Self {
+            fault: AttemptFault { retry_after, ..AttemptFault::new(source, failed.message) },
+            output: failed.output,
+        }
     }
 }
 
@@ -339,7 +350,9 @@ impl From<HostFailureSource> for FaultSource {
             HostFailureSource::Transport { error, written } => Self::Transport { error, written },
             HostFailureSource::WebSocket { code } => Self::WebSocket { code },
             HostFailureSource::Exit { code, signal } => Self::Exit { code, signal },
-            HostFailureSource::Timeout { after_ms } => Self::Timeout { after: Duration::from_millis(after_ms) },
+            HostFailureSource::Timeout { after_ms } => {
+                Self::Timeout { after: Duration::from_millis(after_ms) }
+            }
             HostFailureSource::BadAnswer {} => Self::BadAnswer,
         }
     }

@@ -8,17 +8,19 @@
 //! | `host` | calls whose tool the host runs: `begin`, `report`, `heartbeat`, `cancel` |
 //! | `call_ids` | unguessable ids for those calls |
 
-mod host;
+mod call_ids;
 mod call_request;
 mod call_response;
-mod call_ids;
+mod host;
 mod stream;
 
-pub use host::{Heartbeat, HeartbeatResponse, HostFailure, HostReport, HostFailureSource, HostCallStep, CancelResponse};
-pub(crate) use host::{begin, cancel, heartbeat, report};
-pub use call_request::CallQuery;
-pub(crate) use call_request::{bound_tenant, apply_identity};
 pub(crate) use call_ids::CallIdSeal;
+pub use call_request::CallQuery;
+pub(crate) use call_request::{apply_identity, bound_tenant};
+pub use host::{
+    CancelResponse, Heartbeat, HeartbeatResponse, HostCallStep, HostFailure, HostFailureSource, HostReport,
+};
+pub(crate) use host::{begin, cancel, heartbeat, report};
 
 use axum::extract::{Request, State as Shared};
 use http::Method;
@@ -44,7 +46,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         Endpoint::new(Method::POST, "/v1/calls", "call", "Calls a tool", Permission::Caller, call)
             .asks::<CallQuery>()
             .reads_header_as::<HeaderKey>("Idempotency-Key", KEY)
-            .reads_header("Accept", "`text/event-stream` for events: `attempt`, `progress`, and a final `result`")
+            .reads_header(
+                "Accept",
+                "`text/event-stream` for events: `attempt`, `progress`, and a final `result`",
+            )
             .takes::<CallEnvelope>()
             .or_contradiction(CONTRADICTION)
             .gives_call_result::<ResultEnvelope>()

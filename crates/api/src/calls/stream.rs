@@ -9,7 +9,9 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::StatusCode;
 use serde::Serialize;
-use steadfast::{ToolResult, Attempt, CallOptions, CallResponse, Engine, SharedTool, ProgressSignals, ToolHandler};
+use steadfast::{
+    Attempt, CallOptions, CallResponse, Engine, ProgressSignals, SharedTool, ToolHandler, ToolResult,
+};
 use steadfast_core::call::AttemptEndVisibility;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::large_result::ResultReader;
@@ -19,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::call_request::{IDEMPOTENCY_KEY, CallRequestParts};
+use super::call_request::{CallRequestParts, IDEMPOTENCY_KEY};
 use super::call_response::ResultDelivery;
 use crate::encoding::{EVENTS, SILENT, event, whole};
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use steadfast::{Engine, StoreError};
 use steadfast_core::Timestamp;
 use steadfast_core::id::TenantId;
-use steadfast_executor::{AuditEntry, AuditQuery, AuditAction, TenantFilter};
+use steadfast_executor::{AuditAction, AuditEntry, AuditQuery, TenantFilter};
 use steadfast_store::JournalPosition;
 
 use super::paging::asks;

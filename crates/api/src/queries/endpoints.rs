@@ -8,8 +8,8 @@ use steadfast_executor::CallSeries;
 
 use crate::access::Permission;
 use crate::encoding::{accepts, shown, whole};
-use crate::extractors::{QueryParams, PathParam};
 use crate::endpoint::Endpoint;
+use crate::extractors::{PathParam, QueryParams};
 use crate::problem::ApiProblem;
 use crate::{HandlerResult, State, queries};
 
@@ -127,10 +127,17 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .gives::<queries::ToolAnnotations>("the annotations, with the time at which they were received")
         .reads_the_store(),
-        Endpoint::new(Method::GET, "/v1/audit", "audit", "Lists changes by operators", Permission::Admin, audit)
-            .asks::<queries::AuditLogQuery>()
-            .gives::<queries::Audit>("a page of the audit log, newest first")
-            .reads_the_store(),
+        Endpoint::new(
+            Method::GET,
+            "/v1/audit",
+            "audit",
+            "Lists changes by operators",
+            Permission::Admin,
+            audit,
+        )
+        .asks::<queries::AuditLogQuery>()
+        .gives::<queries::Audit>("a page of the audit log, newest first")
+        .reads_the_store(),
         Endpoint::new(
             Method::GET,
             "/v1/records",
@@ -183,9 +190,16 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .gives::<queries::RequestHistory>("the calls with their steps")
         .reads_the_store(),
-        Endpoint::new(Method::GET, "/v1/running", "running", "Lists calls in flight", Permission::Viewer, running)
-            .asks::<queries::RunningCallsQuery>()
-            .gives::<queries::RunningCalls>("a page of calls, newest first, with their steps so far"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/running",
+            "running",
+            "Lists calls in flight",
+            Permission::Viewer,
+            running,
+        )
+        .asks::<queries::RunningCallsQuery>()
+        .gives::<queries::RunningCalls>("a page of calls, newest first, with their steps so far"),
         Endpoint::new(
             Method::GET,
             "/v1/series",
@@ -195,10 +209,17 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             series,
         )
         .gives::<CallSeries>("the last hour, and the totals since the start"),
-        Endpoint::new(Method::GET, "/v1/traces", "turns", "Lists turns, newest first", Permission::Viewer, traces)
-            .asks::<queries::TracesQuery>()
-            .gives::<queries::Traces>("a page of matching entries")
-            .reads_the_store(),
+        Endpoint::new(
+            Method::GET,
+            "/v1/traces",
+            "turns",
+            "Lists turns, newest first",
+            Permission::Viewer,
+            traces,
+        )
+        .asks::<queries::TracesQuery>()
+        .gives::<queries::Traces>("a page of matching entries")
+        .reads_the_store(),
         Endpoint::new(
             Method::GET,
             "/v1/traces/{id}",
@@ -259,19 +280,31 @@ async fn status(Shared(State(inner)): Shared<State>) -> Response {
     shown(StatusCode::OK, &queries::status(&inner.steadfast, &inner.around).await)
 }
 
-async fn breakers(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::BreakersQuery>) -> HandlerResult {
+async fn breakers(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::BreakersQuery>,
+) -> HandlerResult {
     listed(queries::breakers(inner.steadfast.engine(), &asked).await)
 }
 
-async fn trust(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::TrustQuery>) -> HandlerResult {
+async fn trust(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::TrustQuery>,
+) -> HandlerResult {
     listed(queries::trust(inner.steadfast.engine(), &asked))
 }
 
-async fn domains(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::DomainsQuery>) -> HandlerResult {
+async fn domains(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::DomainsQuery>,
+) -> HandlerResult {
     listed(queries::domains(inner.steadfast.engine(), &asked))
 }
 
-async fn models(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::ModelsQuery>) -> HandlerResult {
+async fn models(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::ModelsQuery>,
+) -> HandlerResult {
     listed(queries::models(inner.steadfast.engine(), &asked))
 }
 
@@ -282,11 +315,17 @@ async fn approvals(
     listed(queries::approvals(inner.steadfast.engine(), &asked))
 }
 
-async fn guard(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::GuardQuery>) -> HandlerResult {
+async fn guard(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::GuardQuery>,
+) -> HandlerResult {
     listed(queries::guard(inner.steadfast.engine(), &asked))
 }
 
-async fn tools(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::ToolsQuery>) -> HandlerResult {
+async fn tools(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::ToolsQuery>,
+) -> HandlerResult {
     listed(queries::tools(inner.steadfast.engine(), &*inner.around.tools, &asked).await)
 }
 
@@ -295,12 +334,18 @@ fn listed(page: Result<impl Serialize, String>) -> HandlerResult {
     Ok(shown(StatusCode::OK, &page.map_err(ApiProblem::misread)?))
 }
 
-async fn audit(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::AuditLogQuery>) -> HandlerResult {
+async fn audit(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::AuditLogQuery>,
+) -> HandlerResult {
     let wanted = asked.read().map_err(ApiProblem::misread)?;
     Ok(shown(StatusCode::OK, &queries::audit(inner.steadfast.engine(), &wanted).await?))
 }
 
-async fn failures(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::FailuresQuery>) -> HandlerResult {
+async fn failures(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::FailuresQuery>,
+) -> HandlerResult {
     let wanted = asked.read().map_err(ApiProblem::misread)?;
     Ok(shown(StatusCode::OK, &queries::failures(inner.steadfast.engine(), &wanted).await?))
 }
@@ -329,12 +374,18 @@ async fn tool_annotations(Shared(State(inner)): Shared<State>, PathParam(name): 
     }
 }
 
-async fn records(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::RecordsQuery>) -> HandlerResult {
+async fn records(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::RecordsQuery>,
+) -> HandlerResult {
     let wanted = asked.read().map_err(ApiProblem::misread)?;
     Ok(shown(StatusCode::OK, &queries::records(inner.steadfast.engine(), &wanted).await?))
 }
 
-async fn history(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::HistoryQuery>) -> HandlerResult {
+async fn history(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::HistoryQuery>,
+) -> HandlerResult {
     let wanted = asked.read().map_err(ApiProblem::misread)?;
     Ok(shown(StatusCode::OK, &queries::history(&**inner.steadfast.store(), &wanted).await?))
 }
@@ -346,7 +397,10 @@ async fn story(Shared(State(inner)): Shared<State>, PathParam(id): PathParam) ->
     }
 }
 
-async fn running(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::RunningCallsQuery>) -> HandlerResult {
+async fn running(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::RunningCallsQuery>,
+) -> HandlerResult {
     listed(queries::running(&inner.steadfast, &asked))
 }
 
@@ -354,12 +408,19 @@ async fn series(Shared(State(inner)): Shared<State>) -> Response {
     shown(StatusCode::OK, &queries::series(&inner.steadfast))
 }
 
-async fn traces(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::TracesQuery>) -> HandlerResult {
+async fn traces(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::TracesQuery>,
+) -> HandlerResult {
     let wanted = asked.read().map_err(ApiProblem::misread)?;
     Ok(shown(StatusCode::OK, &queries::traces(inner.steadfast.engine(), &wanted).await?))
 }
 
-async fn trace(Shared(State(inner)): Shared<State>, headers: HeaderMap, PathParam(id): PathParam) -> HandlerResult {
+async fn trace(
+    Shared(State(inner)): Shared<State>,
+    headers: HeaderMap,
+    PathParam(id): PathParam,
+) -> HandlerResult {
     match inner.steadfast.engine().turn_trace(&id).await?.map(queries::TraceView::from) {
         Some(story) if accepts(&headers, JSON_LINES) => {
             Ok(whole(StatusCode::OK, JSON_LINES, queries::lines(&story)))
@@ -369,15 +430,24 @@ async fn trace(Shared(State(inner)): Shared<State>, headers: HeaderMap, PathPara
     }
 }
 
-async fn config(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::SettingsQuery>) -> HandlerResult {
+async fn config(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::SettingsQuery>,
+) -> HandlerResult {
     listed(queries::settings(&inner.steadfast.config(), &asked))
 }
 
-async fn servers(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::ServersQuery>) -> HandlerResult {
+async fn servers(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::ServersQuery>,
+) -> HandlerResult {
     listed(queries::servers(&inner.around, &asked))
 }
 
-async fn sessions(Shared(State(inner)): Shared<State>, QueryParams(asked): QueryParams<queries::SessionsQuery>) -> HandlerResult {
+async fn sessions(
+    Shared(State(inner)): Shared<State>,
+    QueryParams(asked): QueryParams<queries::SessionsQuery>,
+) -> HandlerResult {
     listed(queries::sessions(&inner.around, &asked))
 }
 

@@ -8,7 +8,7 @@ use steadfast::{CallFacts, Store, StoreError};
 use steadfast_core::Timestamp;
 use steadfast_core::code::CallStatus;
 use steadfast_core::id::{SessionKey, TenantId};
-use steadfast_store::{JournalEntry, Journal, JournalPosition, JournalQuery, filter_entries};
+use steadfast_store::{Journal, JournalEntry, JournalPosition, JournalQuery, filter_entries};
 
 use super::paging::{NamedTool, asks, fits};
 

@@ -29,7 +29,7 @@ macro_rules! asks {
         pub struct $name {
             $($(#[$what])* $field: Option<$kind>,)*
             /// Only entries after this cursor: `next` of the previous page.
-            after: Option<$crate::look::paging::After<$cursor>>,
+            after: Option<$crate::queries::paging::CursorText<$cursor>>,
             /// Maximum number of entries, up to 1000. The default is 100.
             #[schemars(range(min = 1, max = 1000))]
             limit: Option<usize>,
@@ -37,9 +37,9 @@ macro_rules! asks {
 
         impl $name {
             /// Returns the requested page, or a description of the error.
-            fn page(&self) -> Result<$crate::look::paging::Page<$cursor>, String> {
-                let after = self.after.as_ref().map($crate::look::paging::After::as_str);
-                $crate::look::paging::Page::read(after, self.limit)
+            fn page(&self) -> Result<$crate::queries::paging::PageRequest<$cursor>, String> {
+                let after = self.after.as_ref().map($crate::queries::paging::CursorText::as_str);
+                $crate::queries::paging::PageRequest::read(after, self.limit)
             }
         }
     };

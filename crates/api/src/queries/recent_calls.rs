@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::{CallFacts, Steadfast, StoreError};
 use steadfast_core::id::{SessionKey, TenantId};
-use steadfast_executor::{CallTrace, CallSeries};
+use steadfast_executor::{CallSeries, CallTrace};
 use steadfast_store::{Journal, JournalQuery};
 
 use super::paging::{NamedTool, asks, fits};
@@ -25,7 +25,8 @@ pub struct RequestHistory {
 
 /// Returns all known facts about the calls of a request, or `None` if the request is unknown.
 pub async fn story(steadfast: &Steadfast, request: &str) -> Result<Option<RequestHistory>, StoreError> {
-    let query = JournalQuery { subject: Some(request.into()), ..JournalQuery::newest(Journal::History, MOST) };
+    let query =
+        JournalQuery { subject: Some(request.into()), ..JournalQuery::newest(Journal::History, MOST) };
     let entries = steadfast.store().entries(&query).await?;
     let calls: Vec<_> =
         entries.iter().filter_map(|(_, entry)| serde_json::from_str(&entry.body).ok()).collect();

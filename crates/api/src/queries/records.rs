@@ -2,8 +2,10 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::{Engine, RecordPage, RecordFilter, StoreError};
-use steadfast_core::dedupe::{AttemptRecord, UnknownOutcomeReason, RecordOrigin, DedupeRecord, DedupeState as Kept, SettleTime};
+use steadfast::{Engine, RecordFilter, RecordPage, StoreError};
+use steadfast_core::dedupe::{
+    AttemptRecord, DedupeRecord, DedupeState as Kept, RecordOrigin, SettleTime, UnknownOutcomeReason,
+};
 use steadfast_core::envelope::CallContext;
 use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolRef};
 use steadfast_core::key::RecordKey;

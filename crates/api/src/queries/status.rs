@@ -8,14 +8,14 @@ use serde::Serialize;
 use steadfast::{Engine, Steadfast, Store, Switches};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
-use steadfast_core::dedupe::{RecordLoss, DedupeState};
+use steadfast_core::dedupe::{DedupeState, RecordLoss};
 use steadfast_core::id::{Namespace, TenantId};
 use steadfast_core::policy::EnforcementMode;
 use steadfast_core::server_name::{ServerClaim, ServerFailure};
 use steadfast_core::trust::TrustState;
 use steadfast_executor::{DomainView, failed_servers, servers_of_one_name};
 use steadfast_gateway::{ConfiguredServer, InstanceState, InstanceView, ServerView};
-use steadfast_store::{RecordPage, RecordFilter};
+use steadfast_store::{RecordFilter, RecordPage};
 
 use crate::GatewayParts;
 
@@ -297,7 +297,8 @@ impl IssueCounts {
 /// separately.
 async fn unknown_outcomes(engine: &Engine) -> BTreeMap<Option<TenantId>, usize> {
     let open = RecordFilter { open: true, ..RecordFilter::default() };
-    let found = engine.records(&open, RecordPage { after: None, limit: MOST_COUNTED }).await.unwrap_or_default();
+    let found =
+        engine.records(&open, RecordPage { after: None, limit: MOST_COUNTED }).await.unwrap_or_default();
     let mut unknown = BTreeMap::new();
     for record in found.into_iter().filter(|record| matches!(record.state, DedupeState::Unknown(_))) {
         *unknown.entry(record.tenant).or_default() += 1;
@@ -439,7 +440,8 @@ mod tests {
         assert_eq!(seen(None, Switches::default()), []);
         let silent = (FindingLevel::Trouble, "the redis store does not answer: gone".to_owned());
         assert_eq!(seen(Some("gone"), Switches::default()), [silent]);
-        let turned = Switches { all: EnforcementMode::Shadow, breaker: EnforcementMode::Off, ..Switches::default() };
+        let turned =
+            Switches { all: EnforcementMode::Shadow, breaker: EnforcementMode::Off, ..Switches::default() };
         let switched = "switched: everything in shadow mode, breakers off".to_owned();
         assert_eq!(seen(None, turned), [(FindingLevel::Attention, switched)]);
     }

@@ -10,9 +10,11 @@ use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
 use steadfast_core::id::{Digest, Domain, ModelId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::trust::{
-    Escalation, PromptLevel, TrustScope, Signature, ToolReliabilityState, TrustState, TrustStatus,
+    Escalation, PromptLevel, Signature, ToolReliabilityState, TrustScope, TrustState, TrustStatus,
 };
-use steadfast_executor::{BreakerKey, BreakerView, DomainView, GuardView, ModelScore, StoppedSession, GuardTrip};
+use steadfast_executor::{
+    BreakerKey, BreakerView, DomainView, GuardTrip, GuardView, ModelScore, StoppedSession,
+};
 
 use super::paging::{NamedTool, asks, fits};
 use super::view::view;

@@ -67,7 +67,11 @@ pub async fn annotations(engine: &Engine, tool: ToolRef) -> Result<Option<ToolAn
 }
 
 /// Returns the tools that can be called here, as far as they are known, and the tools that were called.
-pub async fn tools(engine: &Engine, shelf: &dyn ToolRegistry, asked: &ToolsQuery) -> Result<ToolPage, String> {
+pub async fn tools(
+    engine: &Engine,
+    shelf: &dyn ToolRegistry,
+    asked: &ToolsQuery,
+) -> Result<ToolPage, String> {
     let page = asked.page()?;
     let all = engine.tools(asked.tenant.as_ref(), shelf.list()).await.into_iter().filter(|view| {
         fits(asked.namespace.as_ref(), Some(&view.tool.namespace))

@@ -4,15 +4,17 @@ use std::cmp::Reverse;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use steadfast::{Engine, StoreError, TurnSummary, TurnTraceView, TurnQuery};
+use steadfast::{Engine, StoreError, TurnQuery, TurnSummary, TurnTraceView};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
 use steadfast_core::classify::FaultNature;
 use steadfast_core::code::Code;
 use steadfast_core::id::{ActorId, Namespace, RequestId, SessionKey, TenantId, ToolCallId, ToolName, TurnId};
 use steadfast_core::redact;
-use steadfast_core::turn::trace::{TraceEvent, TraceEventType, TraceEventKind, TraceSpan, SpanId, TraceId, iso};
-use steadfast_core::turn::{TurnCallOutcome, FailureStrategy, TurnStatus};
+use steadfast_core::turn::trace::{
+    SpanId, TraceEvent, TraceEventKind, TraceEventType, TraceId, TraceSpan, iso,
+};
+use steadfast_core::turn::{FailureStrategy, TurnCallOutcome, TurnStatus};
 use steadfast_store::JournalPosition;
 
 use super::paging::asks;

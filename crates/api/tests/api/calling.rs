@@ -10,12 +10,12 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use steadfast::code::Code;
 use steadfast::envelope::CallEnvelope;
-use steadfast::{ToolResult, Attempt, HookFuture, Hooks, LogOutput, Sources, Steadfast, output};
+use steadfast::{Attempt, HookFuture, Hooks, LogOutput, Sources, Steadfast, ToolResult, output};
 use steadfast_api::AccessRules;
 
 use crate::support::{
-    PATIENCE, ApiTestWorld, access_of, envelope, gated, gathered_is_written, http_fault, in_session, keyed, settle,
-    told,
+    ApiTestWorld, PATIENCE, access_of, envelope, gated, gathered_is_written, http_fault, in_session, keyed,
+    settle, told,
 };
 
 #[tokio::test(start_paused = true)]
@@ -470,9 +470,11 @@ async fn only_a_call_that_shows_nothing_meanwhile_is_answered_before_it_is_over(
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_is_ended_is_told_as_ended() {
-    let world =
-        ApiTestWorld::new(&[("tools.\"web/get\".retry.attempts", "1"), ("tools.\"web/get\".class", "read_only")])
-            .await;
+    let world = ApiTestWorld::new(&[
+        ("tools.\"web/get\".retry.attempts", "1"),
+        ("tools.\"web/get\".class", "read_only"),
+    ])
+    .await;
     world.tool("web/get", async |_, _| std::future::pending().await);
     let call = envelope("web/get", json!({})).to_string();
     let said = world.post("/v1/calls", &[("accept", "text/event-stream")], &call).await;
@@ -488,7 +490,8 @@ async fn an_attempt_that_is_ended_is_told_as_ended() {
 async fn a_tool_that_says_no_has_answered() {
     let world = ApiTestWorld::new(&[]).await;
     world.tool("web/get", async |_, _| -> ToolResult {
-        Err(steadfast::classify::AttemptFault::new(steadfast::classify::FaultSource::Tool, "no seats left").into())
+        Err(steadfast::classify::AttemptFault::new(steadfast::classify::FaultSource::Tool, "no seats left")
+            .into())
     });
     let said = world.call(&envelope("web/get", json!({}))).await;
     assert_eq!((said.status, said.code()), (StatusCode::OK, "tool_error"), "{}", said.body);

@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use steadfast::output;
-use steadfast_mcp::http::server::{ConnectionPeer, RequestBody, ListenerLimits, serve};
+use steadfast_mcp::http::server::{ConnectionPeer, ListenerLimits, RequestBody, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::support::{PATIENCE, ApiTestWorld, keyed};
+use crate::support::{ApiTestWorld, PATIENCE, keyed};
 
 /// Serves the API of this world at a free port, as `steadfast serve` does.
 async fn listen(world: &ApiTestWorld) -> (SocketAddr, DropGuard) {

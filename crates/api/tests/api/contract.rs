@@ -162,7 +162,8 @@ async fn an_unknown_path_is_refused_by_name_and_without_secrets() {
 /// help.
 #[tokio::test(start_paused = true)]
 async fn a_failure_that_does_not_pass_is_no_retriable_error() {
-    let world = ApiTestWorld::new(&[("guard.mode", "off"), ("trust.mode", "off"), ("breaker.mode", "off")]).await;
+    let world =
+        ApiTestWorld::new(&[("guard.mode", "off"), ("trust.mode", "off"), ("breaker.mode", "off")]).await;
     let sources = [
         json!({ "kind": "exit", "code": 127 }),
         json!({ "kind": "exit", "code": 126 }),

@@ -8,7 +8,10 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use serde_json::Value;
 use steadfast::id::{ActorId, TenantId};
-use steadfast::{ToolResult, Attempt, BreakerKey, OperatorIdentity, Sources, Steadfast, BreakerOverride, OperatorSurface, call, output};
+use steadfast::{
+    Attempt, BreakerKey, BreakerOverride, OperatorIdentity, OperatorSurface, Sources, Steadfast, ToolResult,
+    call, output,
+};
 use steadfast_api::Api;
 use steadfast_mcp::http::server::TokenHolder;
 use tokio::time::{Instant, timeout};
@@ -198,7 +201,10 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
     let key: BreakerKey = "tool:bank:pay".parse().unwrap();
     for tenant in [None, Some("other"), Some("acme")] {
         let tenant = tenant.map(|tenant| TenantId::new(tenant).unwrap());
-        steadfast.engine().update_breaker(tenant.as_ref(), &key, BreakerOverride::Open { until: None }, &by).await;
+        steadfast
+            .engine()
+            .update_breaker(tenant.as_ref(), &key, BreakerOverride::Open { until: None }, &by)
+            .await;
     }
     for name in ["tool_call_circuit_state", "audit"] {
         assert_eq!(of_tenant.named(name).await.data["tenantId"], "acme", "{name}");

@@ -151,9 +151,11 @@ async fn the_source_of_a_failure_decides_how_the_call_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_whose_time_is_over_hears_so_from_its_heartbeat_and_its_report_comes_too_late() {
-    let world =
-        ApiTestWorld::new(&[("tools.\"host/get\".class", "read_only"), ("tools.\"host/get\".retry.attempts", "1")])
-            .await;
+    let world = ApiTestWorld::new(&[
+        ("tools.\"host/get\".class", "read_only"),
+        ("tools.\"host/get\".retry.attempts", "1"),
+    ])
+    .await;
     let id = id(&begin(&world, &envelope("host/get", json!({}))).await);
     tokio::time::sleep(Duration::from_secs(31)).await;
     let beat = tell(&world, &id, "heartbeat", json!({ "attempt": 1 })).await;
@@ -227,7 +229,9 @@ impl Hooks for DelayingHooks {
 #[tokio::test(start_paused = true)]
 async fn who_goes_before_the_order_has_not_run_anything() {
     let opening = Steadfast::builder(Sources::default()).hooks(Arc::new(DelayingHooks));
-    let world = ApiTestWorld::opened(opening, &[("tools.\"host/pay\".class", "mutating")], AccessRules::default()).await;
+    let world =
+        ApiTestWorld::opened(opening, &[("tools.\"host/pay\".class", "mutating")], AccessRules::default())
+            .await;
     let call = keyed("host/pay", json!({}), "k");
     tokio::select! {
         _ = begin(&world, &call) => unreachable!("it is held up"),

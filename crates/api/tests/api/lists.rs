@@ -8,11 +8,14 @@ use http::{Request, StatusCode};
 use serde_json::{Value, json};
 use steadfast::classify::{AttemptFault, FaultSource};
 use steadfast::id::{Namespace, TenantId};
-use steadfast::{ToolResult, Attempt, OperatorIdentity, RuntimeClock, Sources, Steadfast, BreakerOverride, OperatorSurface, ToolHandler, call, output};
+use steadfast::{
+    Attempt, BreakerOverride, OperatorIdentity, OperatorSurface, RuntimeClock, Sources, Steadfast,
+    ToolHandler, ToolResult, call, output,
+};
 use steadfast_api::{AccessRules, AdminToken, Api, GatewayParts};
 use steadfast_executor::ToolRegistry;
 use steadfast_gateway::{Backend, ConfiguredServer, ServerSharing};
-use steadfast_store::{JournalEntry, Journal, JournalLimits, JournalQuery};
+use steadfast_store::{Journal, JournalEntry, JournalLimits, JournalQuery};
 
 use crate::support::{TestTools, ask, fits, gathered_is_written};
 
@@ -82,7 +85,8 @@ impl ListTestWorld {
             tools.works(name);
         }
         let servers = ["bank", "files", "mail", "maps", "music"].map(server).to_vec();
-        let around = GatewayParts { tools: tools as Arc<dyn ToolRegistry>, servers, ..GatewayParts::default() };
+        let around =
+            GatewayParts { tools: tools as Arc<dyn ToolRegistry>, servers, ..GatewayParts::default() };
         let api = Api::with_gateway(steadfast.clone(), access, around);
         let mut world = Self { api, steadfast, document: Value::Null };
         world.document = world.get("/openapi.json").await;
@@ -115,8 +119,9 @@ impl ListTestWorld {
         let pay = call("bank", &tool).key(&key).session(&session).envelope().unwrap();
         self.steadfast.call(pay, works).await;
         // It loses trust, and then needs approval.
-        let fails =
-            async |_: Attempt| -> ToolResult { Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into()) };
+        let fails = async |_: Attempt| -> ToolResult {
+            Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+        };
         let tool = format!("fails {number}");
         for amount in 0..3 {
             self.call(&tool, amount, &format!("{session} of {amount}"), None, fails).await;
@@ -143,7 +148,14 @@ impl ListTestWorld {
         gathered_is_written().await;
     }
 
-    async fn call(&self, tool: &str, amount: u32, session: &str, tenant: Option<&str>, run: impl ToolHandler) {
+    async fn call(
+        &self,
+        tool: &str,
+        amount: u32,
+        session: &str,
+        tenant: Option<&str>,
+        run: impl ToolHandler,
+    ) {
         let params = [("amount", amount)];
         let mut envelope = call("bank", tool).params(&params).session(session).envelope().unwrap();
         envelope.target.tenant_id = tenant.map(|tenant| TenantId::new(tenant).unwrap());

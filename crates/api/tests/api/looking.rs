@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use steadfast::classify::{AttemptFault, FaultSource};
 use steadfast::id::{Namespace, TenantId, ToolName};
 use steadfast::policy::AnnotationHints;
-use steadfast::{ToolResult, Attempt, Sources, Steadfast, call};
+use steadfast::{Attempt, Sources, Steadfast, ToolResult, call};
 use steadfast_api::{AccessRules, AdminToken, Api};
 use steadfast_testkit::redis::RedisServer;
 
-use crate::support::{PATIENCE, ApiTestWorld, access_of, api, ask, envelope, fits, get, in_session, settle};
+use crate::support::{ApiTestWorld, PATIENCE, access_of, api, ask, envelope, fits, get, in_session, settle};
 
 #[tokio::test(start_paused = true)]
 async fn the_status_says_what_is_wrong_and_what_to_do() {
@@ -26,7 +26,9 @@ async fn the_status_says_what_is_wrong_and_what_to_do() {
 #[tokio::test(start_paused = true)]
 async fn the_trouble_of_a_tenant_is_seen_beside_that_of_nobody() {
     let (api, steadfast) = api().await;
-    let fails = async |_: Attempt| -> ToolResult { Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into()) };
+    let fails = async |_: Attempt| -> ToolResult {
+        Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+    };
     for amount in 0..3 {
         let mut envelope = call("bank", "fails").params(&[("amount", amount)]).envelope().unwrap();
         envelope.target.tenant_id = Some(TenantId::new("acme").unwrap());
@@ -203,7 +205,8 @@ async fn sf_6_one_call_is_told_step_by_step_with_the_rules_that_decided_and_with
     assert!(trace["steps"][2]["rule"].is_string(), "{trace}");
     // The message of a tool may contain anything.
     let leaks = async |_: Attempt| -> ToolResult {
-        Err(AttemptFault::new(FaultSource::Http { status: 400 }, "no such key: sk-live-4f9a8b7c6d5e4f3a2b1c").into())
+        Err(AttemptFault::new(FaultSource::Http { status: 400 }, "no such key: sk-live-4f9a8b7c6d5e4f3a2b1c")
+            .into())
     };
     let leaked = call("bank", "leaks").session("s-3").envelope().unwrap();
     let id = leaked.request_id.to_string();
@@ -272,8 +275,10 @@ async fn sf_5_what_cannot_be_understood_says_why() {
 #[tokio::test(start_paused = true)]
 async fn the_document_says_what_is_answered() {
     let (api, steadfast) = api().await;
-    let pay =
-        (ToolName::new("pay").unwrap(), AnnotationHints { read_only: Some(false), ..AnnotationHints::default() });
+    let pay = (
+        ToolName::new("pay").unwrap(),
+        AnnotationHints { read_only: Some(false), ..AnnotationHints::default() },
+    );
     steadfast.engine().register_tools(Namespace::new("bank").unwrap(), vec![pay]);
     settle().await;
     let (_, document) = get(&api, "/openapi.json").await;

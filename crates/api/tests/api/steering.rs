@@ -2,7 +2,7 @@
 
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::{ToolResult, Attempt, Sources, Steadfast, call, output};
+use steadfast::{Attempt, Sources, Steadfast, ToolResult, call, output};
 use steadfast_api::{AccessRules, AdminToken, Api};
 
 use crate::support::{api, ask, fits, gathered_is_written, get};

@@ -15,11 +15,11 @@ use steadfast::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast::envelope::CallEnvelope;
 use steadfast::id::{ActorId, Domain, Namespace, TenantId, ToolName, ToolRef};
 use steadfast::policy::AnnotationHints;
-use steadfast::{ToolResult, Attempt, SteadfastBuilder, RuntimeClock, Sources, Steadfast, call, output};
+use steadfast::{Attempt, RuntimeClock, Sources, Steadfast, SteadfastBuilder, ToolResult, call, output};
 use steadfast_api::{AccessRules, AdminToken, Api, GatewayParts};
 use steadfast_executor::AvailableTool;
 use steadfast_executor::{ResolvedTool, ToolRegistry};
-use steadfast_mcp::http::server::{TokenHolder, Principal, BearerTokens};
+use steadfast_mcp::http::server::{BearerTokens, Principal, TokenHolder};
 use tokio::sync::Semaphore;
 
 /// The time limit of a test that hangs. No test measures it.
@@ -37,7 +37,9 @@ pub(crate) async fn api() -> (Api, Steadfast) {
         .await
         .unwrap();
     let pay = async |_: Attempt| -> ToolResult { Ok(output("paid, token sk-live-4f9a8b7c6d5e4f3a2b1c")) };
-    let fails = async |_: Attempt| -> ToolResult { Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into()) };
+    let fails = async |_: Attempt| -> ToolResult {
+        Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
+    };
     for key in ["a", "a", "b"] {
         let envelope = call("bank", "pay").params(&[("invoice", key)]).key(key).session("s-1").envelope();
         steadfast.call(envelope.unwrap(), pay).await;
@@ -128,13 +130,21 @@ impl ApiTestWorld {
     }
 
     /// Creates it with a different setup and access rules.
-    pub(crate) async fn opened(opening: SteadfastBuilder, settings: &[(&str, &str)], access: AccessRules) -> Self {
+    pub(crate) async fn opened(
+        opening: SteadfastBuilder,
+        settings: &[(&str, &str)],
+        access: AccessRules,
+    ) -> Self {
         let opening = opening.clock(Arc::new(RuntimeClock::new())).set("store.kind", "memory");
         let opening = settings.iter().fold(opening, |opening, (name, value)| opening.set(name, value));
         let steadfast = opening.open().await.unwrap();
         let access = AccessRules { admin: AdminToken::new("person"), ..access };
         let tools = Arc::new(TestTools::default());
-        let api = Api::with_gateway(steadfast, access, GatewayParts { tools: tools.clone(), ..GatewayParts::default() });
+        let api = Api::with_gateway(
+            steadfast,
+            access,
+            GatewayParts { tools: tools.clone(), ..GatewayParts::default() },
+        );
         let (_, document) = get(&api, "/openapi.json").await;
         Self { api, tools, document }
     }
@@ -179,7 +189,13 @@ impl ApiTestWorld {
         said.body
     }
 
-    pub(crate) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> ApiTestReply {
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> ApiTestReply {
         let mut request = Request::builder().method(method.to_uppercase().as_str()).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::{ToolResult, Attempt, Sources, Steadfast, output};
+use steadfast::{Attempt, Sources, Steadfast, ToolResult, output};
 use tokio::time::Instant;
 
 use crate::support::{ApiTestReply, ApiTestWorld, access_of, http_fault, reads_well, settle, told};
@@ -466,7 +466,11 @@ async fn sf_6_secrets_in_what_tools_say_are_in_no_trace() {
         let world = measured(&[]).await;
         world.tool("t/x", move |_, _| async move {
             let said = "refused for Authorization: Bearer sk-live-4f9a8b7c6d5e4f3a2b1c";
-            Err(steadfast::classify::AttemptFault::new(steadfast::classify::FaultSource::Http { status }, said).into())
+            Err(steadfast::classify::AttemptFault::new(
+                steadfast::classify::FaultSource::Http { status },
+                said,
+            )
+            .into())
         });
         let (_, story) = world.turned(&json!({ "calls": [{ "id": "a", "tool": "t/x" }] })).await;
         assert!(!story.to_string().contains("4f9a8b7c"), "{story:#}");

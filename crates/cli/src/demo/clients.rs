@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use steadfast_mcp::http::upstream::{self, UpstreamContent, MessageContext, HttpUpstream};
-use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineItem};
+use steadfast_mcp::http::upstream::{self, HttpUpstream, MessageContext, UpstreamContent};
+use steadfast_mcp::lines::{LONGEST_LINE, LineItem, LineReader};
 use steadfast_mcp::message::RpcMessage;
-use steadfast_process::{ChildProcess, ChildExit, Launch, Leash, StopTimeouts, StderrLog};
+use steadfast_process::{ChildExit, ChildProcess, Launch, Leash, StderrLog, StopTimeouts};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::time::timeout;
@@ -114,8 +114,9 @@ impl StdioDemoClient {
     /// Starts a server and initializes the session.
     pub(super) async fn start(launch: &Launch, leash: &Leash) -> Result<Self, CommandFailure> {
         let started = launch.start(leash, &StderrLog::new()).await;
-        let started = started
-            .map_err(|error| CommandFailure::Environment(format!("the demo's server cannot be started: {error}")))?;
+        let started = started.map_err(|error| {
+            CommandFailure::Environment(format!("the demo's server cannot be started: {error}"))
+        })?;
         let lines = LineReader::new(started.stdout, LONGEST_LINE);
         let mut bare =
             Self { child: started.child, stdin: started.stdin, lines, next: 1, early: BTreeMap::new() };
@@ -231,7 +232,12 @@ impl HttpDemoClient {
     }
 
     /// Calls a tool with this timeout.
-    pub(super) async fn call_within(&self, patience: Duration, tool: &str, arguments: &Value) -> DemoCallResult {
+    pub(super) async fn call_within(
+        &self,
+        patience: Duration,
+        tool: &str,
+        arguments: &Value,
+    ) -> DemoCallResult {
         let params = json!({ "name": tool, "arguments": arguments });
         self.request_within(patience, "tools/call", &params).await.0
     }
@@ -271,7 +277,8 @@ impl HttpDemoClient {
         let message = message(request).map_err(|_| "the request is no message".to_owned())?;
         let answer = self.server.post(&message, &self.context).await;
         let answer = answer.map_err(|failure| failure.fault().message)?;
-        let read = |message: &RpcMessage| serde_json::from_slice::<Value>(message.bytes()).unwrap_or_default();
+        let read =
+            |message: &RpcMessage| serde_json::from_slice::<Value>(message.bytes()).unwrap_or_default();
         let found = match answer.content {
             UpstreamContent::Accepted => None,
             UpstreamContent::One(message) => Some(read(&message)),
@@ -283,7 +290,8 @@ impl HttpDemoClient {
                             break Some(value);
                         }
                     }
-                    Some(Ok(upstream::StreamItem::NotAMessage { .. } | upstream::StreamItem::TooLong(_))) => {}
+                    Some(Ok(upstream::StreamItem::NotAMessage { .. } | upstream::StreamItem::TooLong(_))) => {
+                    }
                     Some(Err(failure)) => return Err(failure.fault().message),
                     None => break None,
                 }
@@ -295,6 +303,7 @@ impl HttpDemoClient {
 }
 
 fn message(value: &Value) -> Result<RpcMessage, CommandFailure> {
-    RpcMessage::parse(value.to_string(), usize::MAX)
-        .map_err(|error| CommandFailure::Environment(format!("what the demo wants to say is no message: {error}")))
+    RpcMessage::parse(value.to_string(), usize::MAX).map_err(|error| {
+        CommandFailure::Environment(format!("what the demo wants to say is no message: {error}"))
+    })
 }

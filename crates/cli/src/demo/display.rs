@@ -46,7 +46,9 @@ impl DemoOutput {
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         match io::stdout().is_terminal() && !is_dumb {
             false => Self::Plain,
-            true => Self::Lively { colours: if is_set("NO_COLOR") { ColourSetting::No } else { ColourSetting::Yes } },
+            true => Self::Lively {
+                colours: if is_set("NO_COLOR") { ColourSetting::No } else { ColourSetting::Yes },
+            },
         }
     }
 
@@ -198,7 +200,10 @@ mod tests {
     fn only_a_terminal_gets_colours() {
         assert_eq!(DemoOutput::Plain.paint(DemoStyle::Bad, "x"), "x");
         assert_eq!(DemoOutput::Lively { colours: ColourSetting::No }.paint(DemoStyle::Bad, "x"), "x");
-        assert_eq!(DemoOutput::Lively { colours: ColourSetting::Yes }.paint(DemoStyle::Bad, "x"), "\x1b[31mx\x1b[0m");
+        assert_eq!(
+            DemoOutput::Lively { colours: ColourSetting::Yes }.paint(DemoStyle::Bad, "x"),
+            "\x1b[31mx\x1b[0m"
+        );
     }
 
     #[test]

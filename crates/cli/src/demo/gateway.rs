@@ -10,9 +10,9 @@ use steadfast_gateway::{ConfiguredServer, ServerSharing};
 use steadfast_process::{Launch, Leash};
 
 use crate::access::AcceptedTokens;
-use crate::upstream;
 use crate::failure::CommandFailure;
 use crate::listener::{HostOptions, ListeningGateway};
+use crate::upstream;
 
 /// A running gateway.
 pub(super) struct DemoGateway {
@@ -60,7 +60,8 @@ impl DemoGateway {
         let bank = ConfiguredServer::new(name, ServerSharing::PerSession { most: 64 }, start);
         let doors = vec![(PATH.to_owned(), vec![bank])];
         let access = AcceptedTokens::all_local_callers();
-        let listened = ListeningGateway::open(&steadfast, address, &HostOptions::default(), access, doors).await?;
+        let listened =
+            ListeningGateway::open(&steadfast, address, &HostOptions::default(), access, doors).await?;
         let url = listened.url(PATH);
         Ok(Self { steadfast, listened, url })
     }

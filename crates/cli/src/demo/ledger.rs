@@ -107,7 +107,10 @@ impl LedgerFile {
                 }
             }
         }
-        Err(CommandFailure::Environment(format!("{} is full of ledgers of earlier demos: remove them", folder.display())))
+        Err(CommandFailure::Environment(format!(
+            "{} is full of ledgers of earlier demos: remove them",
+            folder.display()
+        )))
     }
 }
 

@@ -12,10 +12,10 @@
 
 pub(crate) mod bank;
 mod clients;
+mod display;
 mod gateway;
 mod ledger;
 mod scenes;
-mod display;
 mod stage;
 
 use std::collections::BTreeMap;
@@ -32,11 +32,11 @@ use steadfast_process::{Environment, Launch, Leash};
 use tokio::runtime;
 
 use self::bank::{BEGINNING, euros};
+use self::display::{DemoOutput, DemoStyle};
 use self::gateway::{DemoGateway, DemoMechanisms, STATEMENT_TIMEOUT};
-use self::ledger::{LedgerFile, BankLedger};
-use self::scenes::{OWED, DemoEnvironment, play};
-use self::display::{DemoStyle, DemoOutput};
-use self::stage::{Scene, DemoSide};
+use self::ledger::{BankLedger, LedgerFile};
+use self::scenes::{DemoEnvironment, OWED, play};
+use self::stage::{DemoSide, Scene};
 use crate::failure::CommandFailure;
 use crate::listener;
 use crate::{output, shutdown};
@@ -62,11 +62,10 @@ pub(crate) struct Options {
 
 /// Runs `steadfast demo`.
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
-    let runtime = runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| CommandFailure::Environment(format!("the runtime cannot be started: {error}")))?;
+    let runtime =
+        runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(|error| {
+            CommandFailure::Environment(format!("the runtime cannot be started: {error}"))
+        })?;
     let done = runtime.block_on(carry(options));
     runtime.shutdown_background();
     done
@@ -180,7 +179,10 @@ fn table(world: &DemoEnvironment, scenes: &[Scene]) {
     let show = world.show;
     let row = |mark: &str, title: &str, without: (DemoStyle, &str), with: (DemoStyle, &str)| {
         let without = show.paint(without.0, &format!("{:<19}", without.1));
-        show.line(DemoStyle::Plain, &format!("{mark:>2} {title:<31} {without} {}", show.paint(with.0, with.1)));
+        show.line(
+            DemoStyle::Plain,
+            &format!("{mark:>2} {title:<31} {without} {}", show.paint(with.0, with.1)),
+        );
     };
     let look = |is_good: bool| if is_good { DemoStyle::Good } else { DemoStyle::Surprising };
     show.line(DemoStyle::Plain, "");

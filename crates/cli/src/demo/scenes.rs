@@ -8,12 +8,12 @@ use steadfast::Engine;
 use steadfast_process::{Launch, Leash};
 
 use super::bank::RELEASED;
-use super::clients::{StdioDemoClient, HttpDemoClient, DemoCallResult, PATIENCE};
+use super::clients::{DemoCallResult, HttpDemoClient, PATIENCE, StdioDemoClient};
+use super::display::{DemoOutput, shortened, span};
 use super::gateway::DemoMechanisms;
 use super::ledger::LedgerFile;
-use super::display::{DemoOutput, shortened, span};
 use super::stage::DemoSide::{With, Without};
-use super::stage::{Scene, DemoSide, SceneRecorder};
+use super::stage::{DemoSide, Scene, SceneRecorder};
 use crate::failure::CommandFailure;
 
 /// Amounts of the invoices that the agent intends to pay once each, in euros.
@@ -86,7 +86,8 @@ impl DemoEnvironment {
     /// Does the same behind the gateway after a second call has arrived: at the gateway, or at the bank if it was not
     /// held back.
     async fn release_when_called_twice(&self, invoice: &str) {
-        let are_two = || self.engine.in_flight_calls() >= 2 || self.with.count(&["asked", "pay", invoice]) >= 2;
+        let are_two =
+            || self.engine.in_flight_calls() >= 2 || self.with.count(&["asked", "pay", invoice]) >= 2;
         let look = async {
             while !are_two() {
                 tokio::time::sleep(LOOK).await;

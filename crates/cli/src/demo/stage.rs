@@ -7,7 +7,7 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
 
-use super::display::{DemoStyle, DemoOutput};
+use super::display::{DemoOutput, DemoStyle};
 
 /// A scene while it runs.
 pub(super) struct SceneRecorder {
@@ -70,8 +70,13 @@ impl SceneRecorder {
         show.line(DemoStyle::Plain, "");
         show.line(DemoStyle::Bold, &format!("{number}  {title}"));
         show.labelled((DemoStyle::Dim, "agent"), DemoStyle::Dim, agent);
-        let scene =
-            Scene { number, title, without: SideObservations::default(), with: SideObservations::default(), surprises: Vec::new() };
+        let scene = Scene {
+            number,
+            title,
+            without: SideObservations::default(),
+            with: SideObservations::default(),
+            surprises: Vec::new(),
+        };
         Self { show, scene, side: None }
     }
 

@@ -7,17 +7,19 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use steadfast::breaker::TransitionReason;
 use steadfast::code::Code;
-use steadfast::path::{CutReason, CallNotice};
+use steadfast::path::{CallNotice, CutReason};
 use steadfast::policy::ToolPolicy;
-use steadfast::rehearse::{ReplayEnd, UnknownResult, BreakerOpening, RecordedCall, ReplayedCall, TakenReason};
+use steadfast::rehearse::{
+    BreakerOpening, RecordedCall, ReplayEnd, ReplayedCall, TakenReason, UnknownResult,
+};
 use steadfast::{CallFacts, CallStep, ExplainedSetting, Timestamp, parse_span};
 use steadfast_core::millis;
 use steadfast_core::retry::RetryStop;
 
 use super::deciding_settings::{by_settings, is_built_in, of_breaker};
 use super::{ProfileName, ReplayedRecording, span};
-use crate::output::{self, TextStyle, ColourPainter};
-use crate::recordings::{self, SettingChange, ConfigDiff};
+use crate::output::{self, ColourPainter, TextStyle};
+use crate::recordings::{self, ConfigDiff, SettingChange};
 use crate::rehearse::ending;
 
 /// A call with its explanation.
@@ -311,7 +313,11 @@ impl<'t> ExplainedCall<'t> {
     }
 
     /// Returns the changed settings that are related to the difference, and the number of the other changed settings.
-    fn because(&self, would: &'t ProfileComparison<'_>, parting: &ReplayDivergence<'_>) -> (Vec<&'t SettingChange>, usize) {
+    fn because(
+        &self,
+        would: &'t ProfileComparison<'_>,
+        parting: &ReplayDivergence<'_>,
+    ) -> (Vec<&'t SettingChange>, usize) {
         let group = |setting: &str| setting.split('.').next().unwrap_or_default().to_owned();
         let steps = [parting.would, parting.was].into_iter().flatten();
         let groups: Vec<_> =

@@ -2,7 +2,7 @@
 
 use steadfast::breaker::TransitionReason;
 use steadfast::code::Code;
-use steadfast::path::{CutReason, CallNotice};
+use steadfast::path::{CallNotice, CutReason};
 use steadfast_core::dedupe::ReplayReason;
 use steadfast_core::guard::GuardLayer;
 use steadfast_core::retry::RetryStop;

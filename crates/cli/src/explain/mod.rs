@@ -12,17 +12,17 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use steadfast::rehearse::{Rehearsal, ReplayResult};
-use steadfast::{CallFacts, Config, CommandLineFlag, Recording, Timestamp};
+use steadfast::{CallFacts, CommandLineFlag, Config, Recording, Timestamp};
 use steadfast_api::queries::{SpanView, TraceView};
 use steadfast_core::millis;
 
 use crate::failure::CommandFailure;
-use crate::output::{self, TextStyle, ColourPainter, ProgressLine};
-use crate::target::{ApiRequest, OperatorConnection};
+use crate::output::{self, ColourPainter, ProgressLine, TextStyle};
 use crate::recordings::{self, RecordingOptions};
 use crate::sources::ConfigFileOptions;
 use crate::state::runtime;
-use crate::{views, trace, waterfall};
+use crate::target::{ApiRequest, OperatorConnection};
+use crate::{trace, views, waterfall};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -96,8 +96,12 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         (*profile, other, would)
     });
     drop(progress);
-    let replay =
-        ReplayedRecording { recording: &recording, config: &config, rehearsal: &rehearsal, would: would.as_ref() };
+    let replay = ReplayedRecording {
+        recording: &recording,
+        config: &config,
+        rehearsal: &rehearsal,
+        would: would.as_ref(),
+    };
     match &found {
         ExplainSubject::Call => replay.tell_call(options, told.first().copied()),
         ExplainSubject::Turn(story) => replay.tell_turn(options, story),
@@ -129,7 +133,8 @@ async fn read(reach: &OperatorConnection, id: &str) -> Result<(Recording, Explai
 const A_MOMENT: Duration = Duration::from_millis(250);
 
 async fn find(reach: &OperatorConnection, id: &str) -> Result<Option<ExplainSubject>, CommandFailure> {
-    let calls = reach.send(ApiRequest::get("/v1/history").with("request", Some(id)).with("limit", Some("1"))).await?;
+    let calls =
+        reach.send(ApiRequest::get("/v1/history").with("request", Some(id)).with("limit", Some("1"))).await?;
     if !views::list(&calls, "/calls").is_empty() {
         return Ok(Some(ExplainSubject::Call));
     }
@@ -178,7 +183,8 @@ impl<'r> ReplayedRecording<'r> {
     }
 
     fn tell_call(self, options: &Options, index: Option<usize>) -> Result<(), CommandFailure> {
-        let told = index.and_then(|index| ExplainedCall::of(self, index)).ok_or_else(|| not_kept(&options.id))?;
+        let told =
+            index.and_then(|index| ExplainedCall::of(self, index)).ok_or_else(|| not_kept(&options.id))?;
         if options.place.json {
             output::print_json(&told.to_json());
             return Ok(());
@@ -186,7 +192,9 @@ impl<'r> ReplayedRecording<'r> {
         let others = under_id(self.recording, &options.id).count() - 1;
         if others > 0 {
             let word = if others == 1 { "call has" } else { "calls have" };
-            output::print_message(&format!("note: {others} earlier {word} the same id; this is the last one"));
+            output::print_message(&format!(
+                "note: {others} earlier {word} the same id; this is the last one"
+            ));
         }
         output::print_data(&told.in_words(ColourPainter::of_stdout()));
         Ok(())

@@ -102,7 +102,13 @@ pub(super) fn known() -> Vec<ClientFile> {
 
     let mut places = Vec::new();
     let mut add = |client: ClientProgram, reader: FileAudience, path: PathBuf| {
-        places.push(ClientFile { client: Some(client), path, form: client.form(), ways: client.ways(), reader });
+        places.push(ClientFile {
+            client: Some(client),
+            path,
+            form: client.form(),
+            ways: client.ways(),
+            reader,
+        });
     };
     use ClientProgram::{ClaudeCode, ClaudeDesktop, Codex, Cursor, OpenClaw, VsCode};
     use FileAudience::{Desktop, Project, Terminal};

@@ -4,7 +4,7 @@
 //! The reader of the core is strict on purpose. This reader can be lenient: the text stays as it is, so text that the
 //! client does not understand is neither improved nor damaged.
 
-use super::tree::{TableMember, SyntaxError, SpannedNode, SpannedValue};
+use super::tree::{SpannedNode, SpannedValue, SyntaxError, TableMember};
 
 /// Maximum nesting depth.
 const MOST_DEPTH: usize = 128;
@@ -181,7 +181,9 @@ impl Json5Parser<'_> {
             "true" | "false" => Ok(SpannedValue::Other("a boolean")),
             "null" => Ok(SpannedValue::Other("null")),
             _ if number == "Infinity" || number == "NaN" => Ok(SpannedValue::Other("a number")),
-            _ if number.starts_with(|c: char| c.is_ascii_digit() || c == '.') => Ok(SpannedValue::Other("a number")),
+            _ if number.starts_with(|c: char| c.is_ascii_digit() || c == '.') => {
+                Ok(SpannedValue::Other("a number"))
+            }
             _ => Err(SyntaxError::new(start, "a value is missing or is not in quotes")),
         }
     }

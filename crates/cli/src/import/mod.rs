@@ -11,12 +11,12 @@
 //!
 //! A file that cannot be used never stops the others from being handled.
 
+mod client_files;
 mod files;
 mod json;
 mod names;
-mod client_files;
-mod servers;
 mod report;
+mod servers;
 mod toml;
 mod tree;
 
@@ -27,10 +27,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use steadfast_core::json::TextPosition;
 
-use self::files::{Backup, OriginalFile, FileError};
+use self::client_files::{ClientFile, ClientProgram, FileAudience};
+use self::files::{Backup, FileError, OriginalFile};
 use self::names::ServerNames;
-use self::client_files::{ClientProgram, ClientFile, FileAudience};
-use self::servers::{ProgramLocation, ImportedServer, ServerVerdict, ImportRequest, rewrite};
+use self::servers::{ImportRequest, ImportedServer, ProgramLocation, ServerVerdict, rewrite};
 use crate::failure::CommandFailure;
 use crate::output;
 
@@ -133,7 +133,8 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         });
     }
     let back = again(&Options { without_sign_in: Vec::new(), ..options.clone() }, &program);
-    let story = report::ImportReport { deed, handled, again: again(options, &program), back, looked: &places };
+    let story =
+        report::ImportReport { deed, handled, again: again(options, &program), back, looked: &places };
     let failed = story.handled.iter().any(|file| file.outcome.is_err());
     if options.json {
         output::print_json(&story.to_json());
@@ -199,7 +200,9 @@ fn handle(
     let backup = match deed {
         ImportAction::Import if changes => original.replace_and_keep(&new),
         ImportAction::Undo if changes => original.replace_and_settle(&new),
-        ImportAction::ShowImport | ImportAction::Import | ImportAction::ShowUndo | ImportAction::Undo => Ok(Backup::None),
+        ImportAction::ShowImport | ImportAction::Import | ImportAction::ShowUndo | ImportAction::Undo => {
+            Ok(Backup::None)
+        }
     };
     backup.map(|backup| FileRewrite { servers, backup }).map_err(|FileError(why)| why)
 }
@@ -229,8 +232,11 @@ pub(crate) fn survey() -> Vec<ClientSurvey> {
             Err(FileError(why)) => Err(why),
         };
         let count = |done: FileRewrite| {
-            let ours =
-                done.servers.iter().filter(|server| matches!(server.verdict, ServerVerdict::AlreadyDone)).count();
+            let ours = done
+                .servers
+                .iter()
+                .filter(|server| matches!(server.verdict, ServerVerdict::AlreadyDone))
+                .count();
             (done.servers.len() - ours, ours)
         };
         // Many programs have such a file without a server in it.
@@ -252,8 +258,9 @@ pub(crate) struct SteadfastProgram {
 
 impl SteadfastProgram {
     pub(crate) fn find() -> Result<Self, CommandFailure> {
-        let cannot =
-            |why: String| CommandFailure::Environment(format!("this program cannot determine its own path: {why}"));
+        let cannot = |why: String| {
+            CommandFailure::Environment(format!("this program cannot determine its own path: {why}"))
+        };
         let own = env::current_exe().map_err(|error| cannot(error.to_string()))?;
         let search = env::var_os("PATH").unwrap_or_default();
         let mut named =
@@ -289,8 +296,9 @@ fn again(options: &Options, program: &SteadfastProgram) -> String {
     let mut words = vec![if program.in_path { "steadfast".to_owned() } else { program.path.clone() }];
     words.push("import".to_owned());
     words.extend(options.clients.iter().map(|client| format!("--client {}", client.word())));
-    words
-        .extend(options.files.iter().map(|file| format!("--file {}", report::shown(&file.to_string_lossy()))));
+    words.extend(
+        options.files.iter().map(|file| format!("--file {}", report::shown(&file.to_string_lossy()))),
+    );
     words.extend(
         options.without_sign_in.iter().map(|name| format!("--without-sign-in {}", report::shown(name))),
     );

@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use serde_json::{Value as Json, json};
 use steadfast_core::redact;
 
+use super::client_files::{ClientFile, ClientProgram, FileAudience};
 use super::files::Backup;
-use super::client_files::{ClientProgram, ClientFile, FileAudience};
 use super::servers::{ImportedServer, ServerVerdict};
-use super::{ImportAction, FileRewrite, HandledFile};
+use super::{FileRewrite, HandledFile, ImportAction};
 use crate::output;
 
 pub(super) struct ImportReport<'p> {
@@ -30,7 +30,9 @@ impl ImportReport<'_> {
         for file in &self.handled {
             match &file.outcome {
                 Ok(done) => text.push_str(&self.file(file, done)),
-                Err(why) => output::print_message(&format!("error: {}: {}", file.path.display(), visible(why))),
+                Err(why) => {
+                    output::print_message(&format!("error: {}: {}", file.path.display(), visible(why)))
+                }
             }
         }
         if self.handled.is_empty() {
@@ -57,7 +59,9 @@ impl ImportReport<'_> {
                 ServerVerdict::Change { now, becomes } => {
                     writeln!(text, "  {name}{within}\n    - {}\n    + {}", line(now), line(becomes))
                 }
-                ServerVerdict::AlreadyDone => writeln!(text, "  {name}{within}: already goes through steadfast"),
+                ServerVerdict::AlreadyDone => {
+                    writeln!(text, "  {name}{within}: already goes through steadfast")
+                }
                 ServerVerdict::Left(why) => writeln!(text, "  {name}{within}: not changed: {}", visible(why)),
             };
             for note in &server.notes {
@@ -78,7 +82,9 @@ impl ImportReport<'_> {
             Backup::Removed(path) => {
                 writeln!(text, "  written; it is as it was, and so the backup {} was removed", path.display())
             }
-            Backup::None if self.deed == ImportAction::Undo && done.changes() > 0 => writeln!(text, "  written"),
+            Backup::None if self.deed == ImportAction::Undo && done.changes() > 0 => {
+                writeln!(text, "  written")
+            }
             Backup::None => Ok(()),
         };
         if file.reader == FileAudience::Project && !self.deed.is_undo() && done.changes() > 0 {
@@ -105,7 +111,9 @@ impl ImportReport<'_> {
         let counted = format!("{} in {}", many(servers, "server"), many(changed.len(), "file"));
         let again = &self.again;
         match self.deed {
-            ImportAction::ShowImport | ImportAction::Import if servers == 0 => "nothing to change\n".to_owned(),
+            ImportAction::ShowImport | ImportAction::Import if servers == 0 => {
+                "nothing to change\n".to_owned()
+            }
             ImportAction::ShowImport => {
                 format!(
                     "{counted} would go through steadfast; nothing was written\nto do it: {again} --write\n"

@@ -20,7 +20,7 @@ use steadfast::id::Namespace;
 
 use self::remote::{DefaultTransport, UrlServer};
 use super::names::ServerNames;
-use super::tree::{TableMember, SyntaxError, SpannedNode, member};
+use super::tree::{SpannedNode, SyntaxError, TableMember, member};
 use super::{json, toml};
 
 /// Format of a configuration.
@@ -104,7 +104,12 @@ pub(super) fn rewrite(
     for found in find(&root, text, ways)? {
         let ServerDecision { verdict, splices: own, notes } = found.judge(text, form, wish, names)?;
         splices.extend(own);
-        servers.push(ImportedServer { name: found.name.to_owned(), within: found.within.clone(), verdict, notes });
+        servers.push(ImportedServer {
+            name: found.name.to_owned(),
+            within: found.within.clone(),
+            verdict,
+            notes,
+        });
     }
     let new = spliced(text, splices);
     check(&new, form, ways, &servers)?;
@@ -112,8 +117,14 @@ pub(super) fn rewrite(
 }
 
 /// Verifies the new text. An error in the splices ends here, before anything is written.
-fn check(new: &str, form: ConfigFormat, ways: &[TablePath], servers: &[ImportedServer]) -> Result<(), SyntaxError> {
-    let wrong = |what: String| SyntaxError::new(0, format!("it cannot be changed without breaking it ({what})"));
+fn check(
+    new: &str,
+    form: ConfigFormat,
+    ways: &[TablePath],
+    servers: &[ImportedServer],
+) -> Result<(), SyntaxError> {
+    let wrong =
+        |what: String| SyntaxError::new(0, format!("it cannot be changed without breaking it ({what})"));
     let root = form.read(new).map_err(|mistake| wrong(mistake.what))?;
     let found = find(&root, new, ways)?;
     if found.len() != servers.len() {
@@ -134,7 +145,9 @@ pub(super) fn named(text: &str, form: ConfigFormat, ways: &[TablePath]) -> Vec<(
     let Ok(root) = form.read(text) else { return Vec::new() };
     let Ok(found) = find(&root, text, ways) else { return Vec::new() };
     let of = |found: &FoundServer<'_>| match found.shape(form).ok()?.ok()? {
-        ServerTransport::Command(parts) if is_steadfast(parts.program) => Some((parts.name()?.to_owned(), parts.behind()?)),
+        ServerTransport::Command(parts) if is_steadfast(parts.program) => {
+            Some((parts.name()?.to_owned(), parts.behind()?))
+        }
         ServerTransport::Command(_) | ServerTransport::Url(_) => None,
     };
     found.iter().filter_map(of).collect()
@@ -150,7 +163,11 @@ struct FoundServer<'n> {
     in_braces: bool,
 }
 
-fn find<'n>(root: &'n SpannedNode, text: &str, ways: &[TablePath]) -> Result<Vec<FoundServer<'n>>, SyntaxError> {
+fn find<'n>(
+    root: &'n SpannedNode,
+    text: &str,
+    ways: &[TablePath],
+) -> Result<Vec<FoundServer<'n>>, SyntaxError> {
     let mut found = Vec::new();
     for way in ways {
         descend(root, text, way, &SearchContext { way, project: None, in_braces: false }, &mut found)?;
@@ -270,8 +287,12 @@ impl<'n> FoundServer<'n> {
         };
         let changed = match (&shape, wish) {
             (ServerTransport::Url(_), ImportRequest::Unwrap) => return as_wished(),
-            (ServerTransport::Command(parts), ImportRequest::Wrap { .. }) if is_steadfast(parts.program) => return as_wished(),
-            (ServerTransport::Command(parts), ImportRequest::Unwrap) if !is_steadfast(parts.program) => return as_wished(),
+            (ServerTransport::Command(parts), ImportRequest::Wrap { .. }) if is_steadfast(parts.program) => {
+                return as_wished();
+            }
+            (ServerTransport::Command(parts), ImportRequest::Unwrap) if !is_steadfast(parts.program) => {
+                return as_wished();
+            }
             (ServerTransport::Command(parts), ImportRequest::Unwrap) => self.unwrap(parts, text, form),
             (ServerTransport::Command(parts), ImportRequest::Wrap { program, .. }) => {
                 self.named(names, &parts.line()).and_then(|name| self.wrap(parts, &name, program, text, form))
@@ -285,9 +306,11 @@ impl<'n> FoundServer<'n> {
             }
         };
         match changed {
-            Ok(ServerRewrite { becomes, splices, notes }) => {
-                Ok(ServerDecision { verdict: ServerVerdict::Change { now: shape.line(), becomes }, splices, notes })
-            }
+            Ok(ServerRewrite { becomes, splices, notes }) => Ok(ServerDecision {
+                verdict: ServerVerdict::Change { now: shape.line(), becomes },
+                splices,
+                notes,
+            }),
             Err(why) => left(why),
         }
     }
@@ -397,7 +420,12 @@ impl<'n> FoundServer<'n> {
         Ok(ServerRewrite { becomes, splices, notes: self.renamed(name) })
     }
 
-    fn unwrap(&self, parts: &StdioServer<'_>, text: &str, form: ConfigFormat) -> Result<ServerRewrite, String> {
+    fn unwrap(
+        &self,
+        parts: &StdioServer<'_>,
+        text: &str,
+        form: ConfigFormat,
+    ) -> Result<ServerRewrite, String> {
         let Some(mark) = parts.mark() else {
             return Err(BY_HAND.to_owned());
         };
@@ -534,7 +562,9 @@ fn new_members(
         new.iter().map(one).collect()
     };
     match (form, in_braces) {
-        (ConfigFormat::Json, _) => Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), ": "))),
+        (ConfigFormat::Json, _) => {
+            Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), ": ")))
+        }
         (ConfigFormat::Toml, true) if line.trim_end().ends_with(['{', ',']) => {
             Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), " = ")))
         }

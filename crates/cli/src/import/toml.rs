@@ -6,7 +6,7 @@ use steadfast_core::redact;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::tree::{TableMember, SyntaxError, SpannedNode, SpannedValue};
+use super::tree::{SpannedNode, SpannedValue, SyntaxError, TableMember};
 
 /// Parses a text.
 pub(super) fn read(text: &str) -> Result<SpannedNode, SyntaxError> {

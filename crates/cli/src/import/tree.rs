@@ -83,7 +83,10 @@ impl SpannedNode {
 }
 
 /// Returns the member with this name. Parsers disagree about which of two counts, so a duplicate is an error.
-pub(super) fn member<'m>(members: &'m [TableMember], name: &str) -> Result<Option<&'m TableMember>, SyntaxError> {
+pub(super) fn member<'m>(
+    members: &'m [TableMember],
+    name: &str,
+) -> Result<Option<&'m TableMember>, SyntaxError> {
     let mut named = members.iter().filter(|member| member.name == name);
     let found = named.next();
     match named.next() {

@@ -4,8 +4,8 @@
 //! entry is an HTTP status or a part of the message, with one of the two words.
 
 use super::FileImport;
-use crate::node::{TableEntry, ConfigNode, RawNode, ConfigTable};
 use crate::location::SourceLocation;
+use crate::node::{ConfigNode, ConfigTable, RawNode, TableEntry};
 
 const FIELDS: [&str; 6] =
     ["initial_delay_ms", "max_delay_ms", "multiplier", "jitter_percent", "max_attempts", "max_total_time_ms"];
@@ -111,7 +111,8 @@ fn classification(tool: &str, node: &ConfigNode, import: &mut FileImport) {
             key_place: key_place.clone(),
             node: ConfigNode::new(raw, place),
         };
-        let rule = ConfigTable(vec![entry(when, key_place), entry(("nature", node.raw.clone()), &node.place)]);
+        let rule =
+            ConfigTable(vec![entry(when, key_place), entry(("nature", node.raw.clone()), &node.place)]);
         rules.push(ConfigNode::new(RawNode::Table(rule), key_place));
     }
     import.set(&["tools", tool, "classify", "rules"], RawNode::Array(rules), &node.place);

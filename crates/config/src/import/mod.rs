@@ -12,8 +12,8 @@ mod servers;
 use std::sync::Arc;
 
 use crate::diagnostics::{ConfigProblem, nearest};
-use crate::node::{ConfigNode, RawNode, ConfigTable, read_json};
 use crate::location::{SourceLocation, SourceText};
+use crate::node::{ConfigNode, ConfigTable, RawNode, read_json};
 
 /// The result of importing a foreign file.
 pub(crate) struct ImportedConfig {
@@ -28,11 +28,18 @@ pub(crate) fn read(source: &Arc<SourceText>) -> Result<ImportedConfig, ConfigPro
     let Some(table) = root.table() else {
         return Err(unknown(&root.place));
     };
-    let mut import =
-        FileImport { name: source.name.clone(), out: ConfigTable::default(), notes: Vec::new(), problems: Vec::new() };
+    let mut import = FileImport {
+        name: source.name.clone(),
+        out: ConfigTable::default(),
+        notes: Vec::new(),
+        problems: Vec::new(),
+    };
     let mut known = false;
     for (is_it, translate) in [
-        (reliability::is_it as fn(&ConfigTable) -> bool, reliability::translate as fn(&ConfigTable, &mut FileImport)),
+        (
+            reliability::is_it as fn(&ConfigTable) -> bool,
+            reliability::translate as fn(&ConfigTable, &mut FileImport),
+        ),
         (openclaw::is_it, openclaw::translate),
         (manifest::is_it, manifest::translate),
         (servers::is_it, servers::translate),

@@ -1,8 +1,8 @@
 //! The retry block of OpenClaw's gateway (seed 003): `gateway.toolCallRetry`.
 
 use super::{FileImport, span};
-use crate::node::{TableEntry, ConfigNode, RawNode, ConfigTable};
 use crate::location::SourceLocation;
+use crate::node::{ConfigNode, ConfigTable, RawNode, TableEntry};
 
 const FIELDS: [&str; 4] = ["enabled", "maxAttempts", "backoffMs", "transientPatterns"];
 
@@ -76,7 +76,9 @@ fn backoff(node: &ConfigNode, import: &mut FileImport) {
 }
 
 fn waits(millis: &[u32], place: &SourceLocation) -> RawNode {
-    RawNode::Array(millis.iter().map(|ms| ConfigNode::new(RawNode::String(format!("{ms}ms")), place)).collect())
+    RawNode::Array(
+        millis.iter().map(|ms| ConfigNode::new(RawNode::String(format!("{ms}ms")), place)).collect(),
+    )
 }
 
 /// Turns each pattern into a rule that searches the message. The built-in rules stay in use: they cover the purpose of
@@ -90,7 +92,8 @@ fn patterns(node: &ConfigNode, import: &mut FileImport) {
     };
     let rules = texts.iter().enumerate().map(|(at, (text, place))| {
         let mut rule = ConfigTable::default();
-        let mut put = |key: &str, value: String| rule.insert(&[key], ConfigNode::new(RawNode::String(value), place));
+        let mut put =
+            |key: &str, value: String| rule.insert(&[key], ConfigNode::new(RawNode::String(value), place));
         put("name", format!("toolCallRetry.{at}"));
         put("text", format!("(?:.*)(?:{text})"));
         put("nature", "transient".to_owned());

@@ -7,8 +7,8 @@ use steadfast_core::policy::TrustRule;
 
 use super::FileImport;
 use crate::kind::show_span;
-use crate::node::{ConfigNode, RawNode, ConfigTable};
 use crate::location::SourceLocation;
+use crate::node::{ConfigNode, ConfigTable, RawNode};
 
 const RULES: [&str; 4] = ["default_rule", "plugin_rules", "tool_rules", "domain_rules"];
 const WHOLE: [&str; 4] =
@@ -93,7 +93,13 @@ enum AbsentFieldDefault {
     IsBuiltInExcept(&'static str),
 }
 
-fn each(key: &str, node: &ConfigNode, absent: AbsentFieldDefault, import: &mut FileImport, path: impl Fn(&str) -> Vec<String>) {
+fn each(
+    key: &str,
+    node: &ConfigNode,
+    absent: AbsentFieldDefault,
+    import: &mut FileImport,
+    path: impl Fn(&str) -> Vec<String>,
+) {
     let Some(table) = node.table() else {
         return import.refuse(node, key, "a table of rules by name");
     };
@@ -107,7 +113,13 @@ fn each(key: &str, node: &ConfigNode, absent: AbsentFieldDefault, import: &mut F
     }
 }
 
-fn rule(target: &[&str], title: &str, node: &ConfigNode, absent: AbsentFieldDefault, import: &mut FileImport) {
+fn rule(
+    target: &[&str],
+    title: &str,
+    node: &ConfigNode,
+    absent: AbsentFieldDefault,
+    import: &mut FileImport,
+) {
     let Some(table) = node.table() else {
         return import.refuse(node, title, "a rule with names and values");
     };

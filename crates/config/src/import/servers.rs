@@ -1,7 +1,7 @@
 //! Imports the `mcpServers` from the files of MCP clients.
 
 use super::FileImport;
-use crate::node::{TableEntry, ConfigNode, RawNode, ConfigTable};
+use crate::node::{ConfigNode, ConfigTable, RawNode, TableEntry};
 
 const FIELDS: [&str; 7] = ["command", "args", "env", "cwd", "url", "headers", "type"];
 

@@ -21,7 +21,11 @@ impl SettingKind<u32> for Count {
         if number.is_none() {
             let too_large = whole(node).is_some_and(|number| number > i64::from(*self.0.end()));
             let nearest = if too_large { self.0.end() } else { self.0.start().max(&1) };
-            cx.wrong(node, &SettingKind::<u32>::takes(self), format!("write for example {}", cx.with(nearest)));
+            cx.wrong(
+                node,
+                &SettingKind::<u32>::takes(self),
+                format!("write for example {}", cx.with(nearest)),
+            );
         }
         number
     }
@@ -299,7 +303,11 @@ pub(super) fn any_number(node: &ConfigNode) -> Option<f64> {
         RawNode::Integer(number) => Some(*number as f64),
         RawNode::Float(number) => Some(*number),
         RawNode::Loose(text) => text.trim().parse().ok(),
-        RawNode::Boolean(_) | RawNode::String(_) | RawNode::Foreign(_) | RawNode::Array(_) | RawNode::Table(_) => None,
+        RawNode::Boolean(_)
+        | RawNode::String(_)
+        | RawNode::Foreign(_)
+        | RawNode::Array(_)
+        | RawNode::Table(_) => None,
     }
 }
 

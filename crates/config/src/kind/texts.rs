@@ -21,7 +21,11 @@ impl Text {
     fn check<'n>(&self, node: &'n ConfigNode, cx: &mut ReadContext<'_>) -> Option<&'n str> {
         let text = node.text().filter(|text| !text.is_empty() && text.len() <= self.most);
         if text.is_none() {
-            cx.wrong(node, &SettingKind::<Arc<str>>::takes(self), "write it in quotes, and not longer than that");
+            cx.wrong(
+                node,
+                &SettingKind::<Arc<str>>::takes(self),
+                "write it in quotes, and not longer than that",
+            );
         }
         text
     }

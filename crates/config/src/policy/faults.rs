@@ -14,15 +14,15 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use steadfast_core::classify::{
-    AttemptFault, FaultMatcher, FaultNature, OverrideProblem, OverrideRule, Overrides, AttemptReach, Severity, FaultSource, FaultSourceKind,
-    TransportError,
+    AttemptFault, AttemptReach, FaultMatcher, FaultNature, FaultSource, FaultSourceKind, OverrideProblem,
+    OverrideRule, Overrides, Severity, TransportError,
 };
 
 use super::FaultRules;
 use super::settings::SEVERITIES;
-use crate::kind::{SettingKind, ListKind, Number, OptionalKind, PlainText, DurationKind, Text, WordKind};
-use crate::node::{ConfigNode, RawNode};
+use crate::kind::{DurationKind, ListKind, Number, OptionalKind, PlainText, SettingKind, Text, WordKind};
 use crate::location::SourceLocation;
+use crate::node::{ConfigNode, RawNode};
 use crate::setting::{ReadContext, Setting, read_table, setting};
 
 /// Maximum number of rules of one tool.
@@ -152,7 +152,13 @@ pub(crate) fn rule_settings() -> &'static [Setting<RuleDraft>] {
                 OptionalKind(JSON_RPC),
                 "The JSON-RPC code, also where a message states it."
             ),
-            setting!(RuleDraft, "transport", when.transport, OptionalKind(TRANSPORTS), "The transport error."),
+            setting!(
+                RuleDraft,
+                "transport",
+                when.transport,
+                OptionalKind(TRANSPORTS),
+                "The transport error."
+            ),
             setting!(
                 RuleDraft,
                 "web_socket",
@@ -235,7 +241,9 @@ fn read_rule(node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<OverrideRule
         cx.refuse(&node.place, what, "add `nature = \"transient\"` or `nature = \"permanent\"`");
         return None;
     };
-    let plain = |examples: &[(AttemptFault, ExampleLocation)]| examples.iter().map(|(fault, _)| fault.clone()).collect();
+    let plain = |examples: &[(AttemptFault, ExampleLocation)]| {
+        examples.iter().map(|(fault, _)| fault.clone()).collect()
+    };
     let rule = OverrideRule {
         name: draft.name.clone(),
         when: draft.when.clone(),
@@ -332,8 +340,20 @@ fn example_settings() -> &'static [Setting<ExampleDraft>] {
                 "The text of the fault."
             ),
             setting!(ExampleDraft, "status", status, OptionalKind(HTTP), "An HTTP answer of this status."),
-            setting!(ExampleDraft, "json_rpc", json_rpc, OptionalKind(JSON_RPC), "A JSON-RPC error of this code."),
-            setting!(ExampleDraft, "transport", transport, OptionalKind(TRANSPORTS), "An error of the transport."),
+            setting!(
+                ExampleDraft,
+                "json_rpc",
+                json_rpc,
+                OptionalKind(JSON_RPC),
+                "A JSON-RPC error of this code."
+            ),
+            setting!(
+                ExampleDraft,
+                "transport",
+                transport,
+                OptionalKind(TRANSPORTS),
+                "An error of the transport."
+            ),
             setting!(
                 ExampleDraft,
                 "web_socket",
@@ -431,7 +451,9 @@ impl ExampleDraft {
             FaultSourceKind::Panic => FaultSource::Panic,
             FaultSourceKind::BadAnswer => FaultSource::BadAnswer,
             FaultSourceKind::TooLarge => FaultSource::TooLarge,
-            FaultSourceKind::Transport => FaultSource::Transport { error: TransportError::Other, written: true },
+            FaultSourceKind::Transport => {
+                FaultSource::Transport { error: TransportError::Other, written: true }
+            }
             FaultSourceKind::Http => FaultSource::Http { status: 500 },
             FaultSourceKind::JsonRpc => FaultSource::JsonRpc { code: -32603 },
             FaultSourceKind::WebSocket => FaultSource::WebSocket { code: 1006 },

@@ -15,9 +15,10 @@ use std::time::Duration;
 use steadfast_core::classify::danger::{CommandShape, DangerousShapes};
 use steadfast_core::classify::{FaultNature, OverrideRule, Overrides};
 use steadfast_core::policy::{
-    ApprovalPolicy, ArgumentCheck, Backoff, BudgetPolicy, BreakerCooldown, DelayOrigin, DedupePolicy, GrowthFactor,
-    GuardPolicy, Jitter, LimitPolicy, EnforcementMode, MechanismModes, ToolPolicy, RateRule, Ratio, RepeatPolicy, RepeatedSuccessPolicy,
-    RetryPolicy, SettlingPolicy, SlowRule, TimePolicy, ToolClass, TrustRule,
+    ApprovalPolicy, ArgumentCheck, Backoff, BreakerCooldown, BudgetPolicy, DedupePolicy, DelayOrigin,
+    EnforcementMode, GrowthFactor, GuardPolicy, Jitter, LimitPolicy, MechanismModes, RateRule, Ratio,
+    RepeatPolicy, RepeatedSuccessPolicy, RetryPolicy, SettlingPolicy, SlowRule, TimePolicy, ToolClass,
+    ToolPolicy, TrustRule,
 };
 use steadfast_core::verification::VerificationMethod;
 
@@ -134,8 +135,9 @@ const MANY: NonZeroU32 = NonZeroU32::new(10).unwrap();
 
 impl PolicyDraft {
     pub(crate) fn of(policy: ToolPolicy) -> Self {
-        let ToolPolicy { class, modes, time, retry, repeat, dedupe, settling, breaker, limits, guard, .. } =
-            policy;
+        let ToolPolicy {
+            class, modes, time, retry, repeat, dedupe, settling, breaker, limits, guard, ..
+        } = policy;
         let ToolPolicy { dependency_limits, trust, approval, arguments, verify, result_limit, .. } = policy;
         let rate = breaker.rate.unwrap_or(RateRule {
             threshold: Ratio::percent(50),

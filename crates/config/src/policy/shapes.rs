@@ -12,10 +12,12 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value as Json, json};
-use steadfast_core::classify::danger::{RequiredPrivileges, CommandShape, DangerousShapes, OperandRequirement};
+use steadfast_core::classify::danger::{
+    CommandShape, DangerousShapes, OperandRequirement, RequiredPrivileges,
+};
 
 use crate::diagnostics::nearest;
-use crate::kind::{SettingKind, ListKind, OptionalKind, PlainText, Text, WordKind};
+use crate::kind::{ListKind, OptionalKind, PlainText, SettingKind, Text, WordKind};
 use crate::node::ConfigNode;
 use crate::setting::{ReadContext, Setting, list, read_table, setting};
 
@@ -81,7 +83,8 @@ fn shape_settings() -> &'static [Setting<ShapeDraft>] {
             ("system_folder", PlainTarget::SystemFolder),
             ("device", PlainTarget::Device),
         ]);
-        const RIGHTS: WordKind<RequiredPrivileges> = WordKind(&[("any", RequiredPrivileges::Any), ("elevated", RequiredPrivileges::Elevated)]);
+        const RIGHTS: WordKind<RequiredPrivileges> =
+            WordKind(&[("any", RequiredPrivileges::Any), ("elevated", RequiredPrivileges::Elevated)]);
         let word = || PlainText(Text { most: 256 });
         let words = move |least| ListKind { item: word(), least, most: 32 };
         vec![

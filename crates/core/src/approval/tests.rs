@@ -4,7 +4,7 @@ use super::*;
 use crate::classify::Severity;
 use crate::id::{Namespace, ToolName};
 use crate::policy::TrustRule;
-use crate::trust::{FinishedOutcome, PromptLevel, TrustRules, TrustSubject, TrustLedger, TrustState};
+use crate::trust::{FinishedOutcome, PromptLevel, TrustLedger, TrustRules, TrustState, TrustSubject};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -60,7 +60,12 @@ fn ask(approvals: &mut ApprovalLedger, wanted: ApprovalSubject<'_>, seconds: u64
 }
 
 /// Returns the grant that a decision on this call creates.
-fn granted(approvals: &mut ApprovalLedger, wanted: ApprovalSubject<'_>, decision: ApprovalDecision, by: Grantor) -> GrantId {
+fn granted(
+    approvals: &mut ApprovalLedger,
+    wanted: ApprovalSubject<'_>,
+    decision: ApprovalDecision,
+    by: Grantor,
+) -> GrantId {
     let id = ask(approvals, wanted, 0);
     match approvals.decide(id, decision, by, at(0)) {
         Ok(DecisionEffect::Granted { grant, dropped: None }) => grant,
@@ -74,8 +79,8 @@ fn escalation(state: TrustState) -> Escalation {
 
 #[test]
 fn rp_7_the_plan_for_every_standing_setting_and_channel() {
-    use ApprovalTrigger::{Always, Escalated, Never};
     use ApprovalChannel::{Headless, Interactive};
+    use ApprovalTrigger::{Always, Escalated, Never};
     let (free, lost, blocked) = (
         TrustDecision::Allowed(TrustState::Recovering),
         TrustDecision::NeedsApproval(escalation(TrustState::Escalated)),
@@ -100,8 +105,14 @@ fn rp_7_the_plan_for_every_standing_setting_and_channel() {
     ];
     for (standing, when, channel, without, with) in table {
         let policy = &ApprovalPolicy { when, ..ApprovalPolicy::default() };
-        let situation =
-            ApprovalInput { standing, policy, shape: ArgumentRisk::Ordinary, channel, grant: None, deadline: None };
+        let situation = ApprovalInput {
+            standing,
+            policy,
+            shape: ArgumentRisk::Ordinary,
+            channel,
+            grant: None,
+            deadline: None,
+        };
         assert_eq!(plan(situation, at(0)), without, "{standing:?} {when:?} {channel:?}");
         assert_eq!(
             plan(ApprovalInput { grant: Some(GrantId(7)), ..situation }, at(0)),
@@ -115,14 +126,30 @@ fn rp_7_the_plan_for_every_standing_setting_and_channel() {
 fn rp_7_a_dangerous_command_asks_first_where_the_policy_says_so() {
     let standing = &TrustDecision::Allowed(TrustState::Trusted);
     for (shape, dangerous, when, expected) in [
-        (ArgumentRisk::Dangerous, DangerousCommandPolicy::Record, ApprovalTrigger::Escalated, ApprovalPlan::Go),
-        (ArgumentRisk::Dangerous, DangerousCommandPolicy::Ask, ApprovalTrigger::Escalated, ApprovalPlan::Park),
+        (
+            ArgumentRisk::Dangerous,
+            DangerousCommandPolicy::Record,
+            ApprovalTrigger::Escalated,
+            ApprovalPlan::Go,
+        ),
+        (
+            ArgumentRisk::Dangerous,
+            DangerousCommandPolicy::Ask,
+            ApprovalTrigger::Escalated,
+            ApprovalPlan::Park,
+        ),
         (ArgumentRisk::Dangerous, DangerousCommandPolicy::Ask, ApprovalTrigger::Never, ApprovalPlan::Park),
         (ArgumentRisk::Ordinary, DangerousCommandPolicy::Ask, ApprovalTrigger::Escalated, ApprovalPlan::Go),
     ] {
         let policy = &ApprovalPolicy { when, dangerous, ..ApprovalPolicy::default() };
-        let situation =
-            ApprovalInput { standing, policy, shape, channel: ApprovalChannel::Headless, grant: None, deadline: None };
+        let situation = ApprovalInput {
+            standing,
+            policy,
+            shape,
+            channel: ApprovalChannel::Headless,
+            grant: None,
+            deadline: None,
+        };
         assert_eq!(plan(situation, at(0)), expected, "{shape:?} {dangerous:?} {when:?}");
     }
 }
@@ -235,7 +262,8 @@ fn a_grant_that_is_not_used_up_is_used_before_one_that_is() {
     let call = push();
     let mut approvals = ApprovalLedger::default();
     let once = granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);
-    let time = granted(&mut approvals, call.wanted(), ApprovalDecision::Time { until: at(60) }, Grantor::Client);
+    let time =
+        granted(&mut approvals, call.wanted(), ApprovalDecision::Time { until: at(60) }, Grantor::Client);
     assert_eq!(approvals.grant_for(call.wanted(), at(1)), Some(time));
     assert_eq!(approvals.grant_for(call.wanted(), at(60)), Some(once));
 }
@@ -264,7 +292,9 @@ fn spending_goes_by_owner_and_time() {
         assert_eq!(approvals.spend(id, owner(1), at(59)), SpendVerdict::Holds);
         assert_eq!(approvals.spend(id, owner(2), at(59)), SpendVerdict::Holds);
     }
-    assert!(SpendVerdict::Spent.may_run() && SpendVerdict::AlreadyMine.may_run() && SpendVerdict::Holds.may_run());
+    assert!(
+        SpendVerdict::Spent.may_run() && SpendVerdict::AlreadyMine.may_run() && SpendVerdict::Holds.may_run()
+    );
     assert!(!SpendVerdict::Lost.may_run() && !SpendVerdict::Gone.may_run());
 }
 
@@ -314,8 +344,14 @@ fn only_an_operator_lets_a_blocked_tool_run_and_only_one_call_at_a_time() {
     let mut approvals = ApprovalLedger::default();
     let id = ask(&mut approvals, call.wanted_though_blocked(), 0);
     let decide = |approvals: &mut ApprovalLedger, decision, by| approvals.decide(id, decision, by, at(1));
-    assert_eq!(decide(&mut approvals, ApprovalDecision::Once, Grantor::Client), Err(ApprovalDecisionError::OperatorOnly));
-    assert_eq!(decide(&mut approvals, ApprovalDecision::Session, Grantor::Operator), Err(ApprovalDecisionError::OnlyOnce));
+    assert_eq!(
+        decide(&mut approvals, ApprovalDecision::Once, Grantor::Client),
+        Err(ApprovalDecisionError::OperatorOnly)
+    );
+    assert_eq!(
+        decide(&mut approvals, ApprovalDecision::Session, Grantor::Operator),
+        Err(ApprovalDecisionError::OnlyOnce)
+    );
     let time = ApprovalDecision::Time { until: at(60) };
     assert_eq!(decide(&mut approvals, time, Grantor::Operator), Err(ApprovalDecisionError::OnlyOnce));
     assert_eq!(approvals.parked(at(1)).count(), 1, "a decision that is not accepted leaves the request");
@@ -327,7 +363,9 @@ fn only_an_operator_lets_a_blocked_tool_run_and_only_one_call_at_a_time() {
 fn a_grant_from_before_the_block_does_not_override_it() {
     let call = push();
     for by in [Grantor::Client, Grantor::Operator] {
-        for decision in [ApprovalDecision::Once, ApprovalDecision::Session, ApprovalDecision::Time { until: at(60) }] {
+        for decision in
+            [ApprovalDecision::Once, ApprovalDecision::Session, ApprovalDecision::Time { until: at(60) }]
+        {
             let mut approvals = ApprovalLedger::default();
             granted(&mut approvals, call.wanted(), decision, by);
             assert!(approvals.grant_for(call.wanted(), at(1)).is_some());
@@ -341,7 +379,10 @@ fn a_grant_from_before_the_block_does_not_override_it() {
     let mut approvals = ApprovalLedger::default();
     let id = ask(&mut approvals, call.wanted(), 0);
     assert_eq!(ask(&mut approvals, call.wanted_though_blocked(), 1), id);
-    assert_eq!(approvals.decide(id, ApprovalDecision::Once, Grantor::Client, at(2)), Err(ApprovalDecisionError::OperatorOnly));
+    assert_eq!(
+        approvals.decide(id, ApprovalDecision::Once, Grantor::Client, at(2)),
+        Err(ApprovalDecisionError::OperatorOnly)
+    );
 }
 
 #[test]
@@ -370,13 +411,22 @@ fn a_denial_answers_those_who_wait_and_the_next_call_asks_again() {
     let mut approvals = ApprovalLedger::default();
     let first = ask(&mut approvals, call.wanted(), 0);
     assert_eq!(approvals.answer(first, call.wanted(), at(1)), ApprovalStatus::Pending);
-    assert_eq!(approvals.decide(first, ApprovalDecision::Deny, Grantor::Client, at(2)), Ok(DecisionEffect::Denied));
+    assert_eq!(
+        approvals.decide(first, ApprovalDecision::Deny, Grantor::Client, at(2)),
+        Ok(DecisionEffect::Denied)
+    );
     assert_eq!(approvals.answer(first, call.wanted(), at(3)), ApprovalStatus::Denied);
-    assert_eq!(approvals.decide(first, ApprovalDecision::Once, Grantor::Client, at(3)), Err(ApprovalDecisionError::Gone));
+    assert_eq!(
+        approvals.decide(first, ApprovalDecision::Once, Grantor::Client, at(3)),
+        Err(ApprovalDecisionError::Gone)
+    );
     let second = ask(&mut approvals, call.wanted(), 4);
     assert_ne!(second, first);
     assert_eq!(approvals.answer(second, call.wanted(), at(5)), ApprovalStatus::Pending);
-    assert_eq!(approvals.answer(first, call.wanted(), at(2) + ApprovalLedger::DENIAL_KEPT), ApprovalStatus::Gone);
+    assert_eq!(
+        approvals.answer(first, call.wanted(), at(2) + ApprovalLedger::DENIAL_KEPT),
+        ApprovalStatus::Gone
+    );
     approvals.decide(second, ApprovalDecision::Once, Grantor::Client, at(6)).unwrap();
     assert!(matches!(approvals.answer(second, call.wanted(), at(7)), ApprovalStatus::Granted(_)));
 }
@@ -388,13 +438,19 @@ fn requests_and_grants_expire() {
     let id = ask(&mut approvals, call.wanted(), 0);
     let day = at(0) + 24 * HOUR;
     assert_eq!(approvals.answer(id, call.wanted(), day), ApprovalStatus::Gone);
-    assert_eq!(approvals.decide(id, ApprovalDecision::Once, Grantor::Operator, day), Err(ApprovalDecisionError::Gone));
+    assert_eq!(
+        approvals.decide(id, ApprovalDecision::Once, Grantor::Operator, day),
+        Err(ApprovalDecisionError::Gone)
+    );
     assert_eq!(approvals.parked(day).count(), 0);
     assert_eq!(approvals.expire(day).len(), 1);
 
     let id = ask(&mut approvals, call.wanted(), 0);
     let past = ApprovalDecision::Time { until: at(1) };
-    assert_eq!(approvals.decide(id, past, Grantor::Operator, at(1)), Err(ApprovalDecisionError::EndsInThePast));
+    assert_eq!(
+        approvals.decide(id, past, Grantor::Operator, at(1)),
+        Err(ApprovalDecisionError::EndsInThePast)
+    );
     granted(&mut approvals, call.wanted(), ApprovalDecision::Session, Grantor::Client);
     assert!(approvals.grant_for(call.wanted(), day.before(SECOND)).is_some());
     assert!(approvals.grant_for(call.wanted(), day).is_none());
@@ -433,7 +489,8 @@ fn everything_is_bounded_and_dropped_entries_are_returned() {
     let mut approvals = ApprovalLedger::default();
     let call = push();
     let spent = granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);
-    let oldest = granted(&mut approvals, call.wanted(), ApprovalDecision::Time { until: at(600) }, Grantor::Client);
+    let oldest =
+        granted(&mut approvals, call.wanted(), ApprovalDecision::Time { until: at(600) }, Grantor::Client);
     approvals.spend(spent, owner(1), at(0));
     for _ in 2..=ApprovalLedger::MOST_GRANTS {
         granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);

@@ -25,12 +25,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use shared::{BreakerPermit, SharedBreaker};
-pub use snapshot::{InvalidBreakerSnapshot, BreakerSnapshot};
-pub use view::{ForcedOpenCause, BreakerNumbers, BreakerRate, BreakerDetails};
-use window::{WindowOutcome, WindowReach, OutcomeWindow};
+pub use snapshot::{BreakerSnapshot, InvalidBreakerSnapshot};
+pub use view::{BreakerDetails, BreakerNumbers, BreakerRate, ForcedOpenCause};
+use window::{OutcomeWindow, WindowOutcome, WindowReach};
 
 use crate::Timestamp;
-use crate::policy::{BreakerPolicy, BreakerCooldown, GrowthFactor, RateRule};
+use crate::policy::{BreakerCooldown, BreakerPolicy, GrowthFactor, RateRule};
 
 /// The state of a circuit breaker. A *closed* breaker admits calls, an *open* one refuses them, as in an electric
 /// circuit.
@@ -309,9 +309,11 @@ impl CircuitBreaker {
                 Some(_) | None => Ok(()),
             },
             BreakerPhase::ForcedOpen { until: Some(until) } if until <= now => Ok(()),
-            BreakerPhase::ForcedOpen { until } => {
-                Err(BreakerRefusal { state: State::ForcedOpen, retry_at: until, by: BreakerRefusalCause::Operator })
-            }
+            BreakerPhase::ForcedOpen { until } => Err(BreakerRefusal {
+                state: State::ForcedOpen,
+                retry_at: until,
+                by: BreakerRefusalCause::Operator,
+            }),
         }
     }
 
@@ -328,9 +330,12 @@ impl CircuitBreaker {
             BreakerPhase::Open { .. } | BreakerPhase::ForcedOpen { .. } => {
                 let reopened = match self.phase {
                     BreakerPhase::Open { reopened, .. } => reopened,
-                    BreakerPhase::Closed | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => 0,
+                    BreakerPhase::Closed
+                    | BreakerPhase::HalfOpen { .. }
+                    | BreakerPhase::ForcedOpen { .. } => 0,
                 };
-                let half_open = BreakerPhase::HalfOpen { reopened, good: 0, neutral: 0, probe: None, turn: 0 };
+                let half_open =
+                    BreakerPhase::HalfOpen { reopened, good: 0, neutral: 0, probe: None, turn: 0 };
                 let change = self.change(half_open, TransitionReason::CooledDown, now);
                 Ok((self.give_probe(now), Some(change)))
             }
@@ -355,9 +360,10 @@ impl CircuitBreaker {
             BreakerPhase::Closed if ticket.probe.is_none() && !policy.forced_open => {
                 self.count(policy, verdict, now)
             }
-            BreakerPhase::Closed | BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => {
-                self.record_probe(policy, ticket, verdict, now)
-            }
+            BreakerPhase::Closed
+            | BreakerPhase::Open { .. }
+            | BreakerPhase::HalfOpen { .. }
+            | BreakerPhase::ForcedOpen { .. } => self.record_probe(policy, ticket, verdict, now),
         }
     }
 
@@ -395,7 +401,8 @@ impl CircuitBreaker {
                     return TicketRenewal::Lost;
                 }
                 probe.alive = now;
-                if probe.agreed != ProbeAgreement::Yes || now.since(probe.announced) < policy.probe_lease / 3 {
+                if probe.agreed != ProbeAgreement::Yes || now.since(probe.announced) < policy.probe_lease / 3
+                {
                     return TicketRenewal::StillValid;
                 }
                 probe.announced = now;
@@ -403,7 +410,9 @@ impl CircuitBreaker {
                 TicketRenewal::Extended
             }
             BreakerPhase::Closed => TicketRenewal::StillValid,
-            BreakerPhase::HalfOpen { .. } | BreakerPhase::Open { .. } | BreakerPhase::ForcedOpen { .. } => TicketRenewal::Lost,
+            BreakerPhase::HalfOpen { .. } | BreakerPhase::Open { .. } | BreakerPhase::ForcedOpen { .. } => {
+                TicketRenewal::Lost
+            }
         }
     }
 
@@ -416,7 +425,10 @@ impl CircuitBreaker {
                     probe.number == number && probe.holds(policy, now)
                 }
                 (
-                    BreakerPhase::Closed | BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. },
+                    BreakerPhase::Closed
+                    | BreakerPhase::Open { .. }
+                    | BreakerPhase::HalfOpen { .. }
+                    | BreakerPhase::ForcedOpen { .. },
                     _,
                 ) => false,
             }
@@ -428,12 +440,15 @@ impl CircuitBreaker {
             return State::ForcedOpen;
         }
         match self.phase {
-            BreakerPhase::Open { .. } | BreakerPhase::ForcedOpen { .. } if self.check(policy, now).is_ok() => {
+            BreakerPhase::Open { .. } | BreakerPhase::ForcedOpen { .. }
+                if self.check(policy, now).is_ok() =>
+            {
                 State::HalfOpen
             }
-            BreakerPhase::Closed | BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => {
-                self.phase.state()
-            }
+            BreakerPhase::Closed
+            | BreakerPhase::Open { .. }
+            | BreakerPhase::HalfOpen { .. }
+            | BreakerPhase::ForcedOpen { .. } => self.phase.state(),
         }
     }
 
@@ -441,9 +456,14 @@ impl CircuitBreaker {
     pub fn force_open(&mut self, until: Option<Timestamp>, now: Timestamp) -> Option<BreakerTransition> {
         match self.phase {
             BreakerPhase::ForcedOpen { until: known } if known == until => None,
-            BreakerPhase::Closed | BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => {
-                Some(self.change_by_operator(BreakerPhase::ForcedOpen { until }, TransitionReason::Forced, now))
-            }
+            BreakerPhase::Closed
+            | BreakerPhase::Open { .. }
+            | BreakerPhase::HalfOpen { .. }
+            | BreakerPhase::ForcedOpen { .. } => Some(self.change_by_operator(
+                BreakerPhase::ForcedOpen { until },
+                TransitionReason::Forced,
+                now,
+            )),
         }
     }
 
@@ -478,7 +498,12 @@ impl CircuitBreaker {
 
     /// Counts an outcome of a closed breaker.
     #[inline]
-    fn count(&mut self, policy: &BreakerPolicy, verdict: BreakerVerdict, now: Timestamp) -> Option<BreakerTransition> {
+    fn count(
+        &mut self,
+        policy: &BreakerPolicy,
+        verdict: BreakerVerdict,
+        now: Timestamp,
+    ) -> Option<BreakerTransition> {
         let (outcome, took) = match verdict {
             BreakerVerdict::Success { took } => (WindowOutcome::good(now), took),
             BreakerVerdict::Failure { took } => (WindowOutcome::good(now).failed(), took),
@@ -500,7 +525,9 @@ impl CircuitBreaker {
     fn has_no_failures(&self) -> bool {
         match self.phase {
             BreakerPhase::Closed => self.window.is_clean(),
-            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => false,
+            BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => {
+                false
+            }
         }
     }
 
@@ -609,7 +636,12 @@ impl CircuitBreaker {
     /// Changes the state for an operator. An operator's change overrides the changes of breakers elsewhere that do not
     /// know of it yet, and the changes of an operator in an earlier second, even if those were forgotten here and in
     /// the store.
-    fn change_by_operator(&mut self, phase: BreakerPhase, reason: TransitionReason, at: Timestamp) -> BreakerTransition {
+    fn change_by_operator(
+        &mut self,
+        phase: BreakerPhase,
+        reason: TransitionReason,
+        at: Timestamp,
+    ) -> BreakerTransition {
         let next = (self.epoch / BreakerSnapshot::OPERATOR_EPOCH_STEP).saturating_add(1);
         let block = next.max(at.as_millis() / SECOND).saturating_mul(BreakerSnapshot::OPERATOR_EPOCH_STEP);
         // The last epochs are not worth a block: a change there is one of many.
@@ -630,7 +662,9 @@ impl CircuitBreaker {
         match &mut self.phase {
             BreakerPhase::Open { since, .. } => *since = now.min(*since),
             BreakerPhase::HalfOpen { probe: Some(probe), .. } => probe.alive = now.min(probe.alive),
-            BreakerPhase::HalfOpen { probe: None, .. } | BreakerPhase::Closed | BreakerPhase::ForcedOpen { .. } => {}
+            BreakerPhase::HalfOpen { probe: None, .. }
+            | BreakerPhase::Closed
+            | BreakerPhase::ForcedOpen { .. } => {}
         }
     }
 }

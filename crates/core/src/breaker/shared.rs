@@ -12,7 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::tally::SuccessTally;
-use super::{CircuitBreaker, TicketRenewal, BreakerPhase, BreakerRefusal, State, BreakerTicket, BreakerTransition, BreakerVerdict, is_slow};
+use super::{
+    BreakerPhase, BreakerRefusal, BreakerTicket, BreakerTransition, BreakerVerdict, CircuitBreaker, State,
+    TicketRenewal, is_slow,
+};
 use crate::Timestamp;
 use crate::policy::BreakerPolicy;
 
@@ -112,7 +115,11 @@ impl SharedBreaker {
     }
 
     #[inline]
-    fn take(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(BreakerTicket, Option<BreakerTransition>), BreakerRefusal> {
+    fn take(
+        &self,
+        policy: &BreakerPolicy,
+        now: Timestamp,
+    ) -> Result<(BreakerTicket, Option<BreakerTransition>), BreakerRefusal> {
         if !policy.forced_open
             && let Some(epoch) = self.closed.0.load(Ordering::Acquire).checked_sub(1)
         {
@@ -152,7 +159,12 @@ pub struct BreakerPermit<'b> {
 impl BreakerPermit<'_> {
     /// Returns the ticket with the result of the attempt.
     #[inline]
-    pub fn record(mut self, policy: &BreakerPolicy, verdict: BreakerVerdict, now: Timestamp) -> Option<BreakerTransition> {
+    pub fn record(
+        mut self,
+        policy: &BreakerPolicy,
+        verdict: BreakerVerdict,
+        now: Timestamp,
+    ) -> Option<BreakerTransition> {
         let ticket = self.ticket.take()?;
         let shared = self.breaker;
         if let BreakerVerdict::Success { took } = verdict
@@ -168,7 +180,9 @@ impl BreakerPermit<'_> {
 
     /// Renews the ticket during the attempt. Returns if the attempt still counts.
     pub fn renew(&self, policy: &BreakerPolicy, now: Timestamp) -> TicketRenewal {
-        self.ticket.as_ref().map_or(TicketRenewal::Lost, |ticket| self.breaker.lock().renew(policy, ticket, now))
+        self.ticket
+            .as_ref()
+            .map_or(TicketRenewal::Lost, |ticket| self.breaker.lock().renew(policy, ticket, now))
     }
 
     /// Returns true if this attempt is a probe.

@@ -11,12 +11,15 @@ use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ProbeAgreement, CircuitBreaker, MOST_CHANGES, BreakerPhase, ActiveProbe, TransitionReason, State, BreakerTransition};
+use super::{
+    ActiveProbe, BreakerPhase, BreakerTransition, CircuitBreaker, MOST_CHANGES, ProbeAgreement, State,
+    TransitionReason,
+};
 use crate::Timestamp;
 
 /// The stored data of a breaker. Every value of this type can be restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Stored", into = "Stored")]
+#[serde(try_from = "StoredBreaker", into = "StoredBreaker")]
 pub struct BreakerSnapshot {
     epoch: u64,
     state: State,
@@ -126,9 +129,15 @@ impl fmt::Display for InvalidBreakerSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Version(found) => {
-                write!(f, "breaker format {found} is unknown, this program reads {}", BreakerSnapshot::VERSION)
+                write!(
+                    f,
+                    "breaker format {found} is unknown, this program reads {}",
+                    BreakerSnapshot::VERSION
+                )
             }
-            Self::Epoch(found) => write!(f, "breaker epoch {found} is beyond {}", BreakerSnapshot::LAST_EPOCH),
+            Self::Epoch(found) => {
+                write!(f, "breaker epoch {found} is beyond {}", BreakerSnapshot::LAST_EPOCH)
+            }
         }
     }
 }
@@ -141,7 +150,8 @@ impl CircuitBreaker {
         let (reopened, trial) = match self.phase {
             BreakerPhase::Open { reopened, .. } => (reopened, None),
             BreakerPhase::HalfOpen { reopened, good, neutral, probe, turn } => {
-                let probe = probe.map(|ActiveProbe { number, announced: told, .. }| ProbeSlot { number, alive: told });
+                let probe = probe
+                    .map(|ActiveProbe { number, announced: told, .. }| ProbeSlot { number, alive: told });
                 (reopened, Some(HalfOpenProgress { turn, good, neutral, probe }))
             }
             BreakerPhase::Closed | BreakerPhase::ForcedOpen { .. } => (0, None),

@@ -153,8 +153,9 @@ mod tests {
 
     #[test]
     fn changes_by_operators_and_others_have_distinct_marks() {
-        let epochs =
-            (0..64).flat_map(|by_hand| (0..64).map(move |others| by_hand * BreakerSnapshot::OPERATOR_EPOCH_STEP + others));
+        let epochs = (0..64).flat_map(|by_hand| {
+            (0..64).map(move |others| by_hand * BreakerSnapshot::OPERATOR_EPOCH_STEP + others)
+        });
         let marks: std::collections::BTreeSet<_> = epochs.map(mark).collect();
         assert_eq!(marks.len(), 64 * 64);
     }

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CircuitBreaker, BreakerPhase, TransitionReason, BreakerRefusalCause, State, BreakerTransition, cooldown};
+use super::{
+    BreakerPhase, BreakerRefusalCause, BreakerTransition, CircuitBreaker, State, TransitionReason, cooldown,
+};
 use crate::policy::{BreakerPolicy, RateRule};
 use crate::{Timestamp, millis};
 
@@ -131,7 +133,8 @@ impl CircuitBreaker {
             BreakerPhase::Closed => return None,
             BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedOpen { .. } => {}
         }
-        let opening = |change: &&BreakerTransition| change.from == State::Closed || change.to == State::ForcedOpen;
+        let opening =
+            |change: &&BreakerTransition| change.from == State::Closed || change.to == State::ForcedOpen;
         let remembered = self.changes.iter().rev().find(opening).map(|change| change.reason);
         remembered.or(self.changed.map(|(_, reason)| reason))
     }
@@ -139,7 +142,9 @@ impl CircuitBreaker {
     fn next_probe_at(&self, policy: &BreakerPolicy, now: Timestamp) -> Option<Timestamp> {
         match self.phase {
             BreakerPhase::Closed => None,
-            BreakerPhase::Open { since, reopened } => Some(since.min(now) + cooldown(&policy.cooldown, reopened)),
+            BreakerPhase::Open { since, reopened } => {
+                Some(since.min(now) + cooldown(&policy.cooldown, reopened))
+            }
             BreakerPhase::HalfOpen { .. } => match self.check(policy, now) {
                 Ok(()) => Some(now),
                 Err(refused) => refused.retry_at,

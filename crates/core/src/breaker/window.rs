@@ -264,7 +264,13 @@ impl OutcomeWindow {
         let keep = reach.longest();
         let kept: Vec<WindowOutcome> = (1..=self.len.min(keep)).rev().map(|steps| self.back(steps)).collect();
         let slots = if keep == 0 { 0 } else { keep.next_power_of_two() as usize };
-        *self = Self { ring: vec![WindowOutcome::default(); slots].into(), keep, reach, asked, ..Self::default() };
+        *self = Self {
+            ring: vec![WindowOutcome::default(); slots].into(),
+            keep,
+            reach,
+            asked,
+            ..Self::default()
+        };
         for outcome in kept {
             self.push(asked, Duration::MAX, outcome);
         }

@@ -25,7 +25,9 @@ impl Call {
             ApprovalNeed::NotNeeded => self.start_or_go(shared, now, notices),
             // Trust was lost while the claim was being made. The claim says that an attempt may have been sent, which
             // it must not say while the call waits for approval.
-            ApprovalNeed::Spend(_) | ApprovalNeed::Ask(_) if self.says_started_too_early() => self.repeat_claim(),
+            ApprovalNeed::Spend(_) | ApprovalNeed::Ask(_) if self.says_started_too_early() => {
+                self.repeat_claim()
+            }
             ApprovalNeed::Spend(grant) => self.spend(grant, Self::is_blocked(self.standing(shared, now))),
             ApprovalNeed::Ask(ask) => {
                 notices.push(CallNotice::ApprovalAsked);
@@ -46,7 +48,11 @@ impl Call {
     fn repeat_claim(&mut self) -> NextStep {
         let Some(record) = self.record.take() else { return NextStep::Stay };
         self.state = State::GivingBack;
-        NextStep::Release(ReleaseRequest { key: record.key, index: record.index, owner: record.owner.clone() })
+        NextStep::Release(ReleaseRequest {
+            key: record.key,
+            index: record.index,
+            owner: record.owner.clone(),
+        })
     }
 
     /// Spends a grant in the name of the claim. Only a grant from an operator allows a call of a blocked tool.
@@ -70,9 +76,12 @@ impl Call {
         match answer {
             ApprovalOutcome::Granted(Some(grant)) => self.spend(grant, ask.operator_only),
             ApprovalOutcome::Granted(None) => self.start_or_go(shared, now, notices),
-            ApprovalOutcome::Denied => {
-                self.refuse(shared, CallRefusal::by_steadfast(messages::approval_denied(&self.request)), now, notices)
-            }
+            ApprovalOutcome::Denied => self.refuse(
+                shared,
+                CallRefusal::by_steadfast(messages::approval_denied(&self.request)),
+                now,
+                notices,
+            ),
             ApprovalOutcome::Unreachable => {
                 let refusal = CallRefusal::trust(&self.request, Box::new(ask));
                 self.refuse(shared, refusal, now, notices)

@@ -5,20 +5,26 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::failure_record::LastAttemptError;
-use super::settling::{self, SettlingOutcome, GiveUpReason};
+use super::settling::{self, GiveUpReason, SettlingOutcome};
 use super::step::RecordStatus;
 use super::{
-    AttemptInFlight, BreakerScope, Call, CallResult, CallerState, CutReason, FailedAttempt, ApprovalNeed, CallNotice, OtherWaiters, AttemptReport,
-    PermitState, CallRefusal, RetriedAttempt, AttemptCommand, RunnerKind, ShadowDecision, CallMechanisms, State, NextStep, StoreState, Tickets, UnknownOutcomeInfo,
-    UpstreamSignal, CallerPatience, messages,
+    ApprovalNeed, AttemptCommand, AttemptInFlight, AttemptReport, BreakerScope, Call, CallMechanisms,
+    CallNotice, CallRefusal, CallResult, CallerPatience, CallerState, CutReason, FailedAttempt, NextStep,
+    OtherWaiters, PermitState, RetriedAttempt, RunnerKind, ShadowDecision, State, StoreState, Tickets,
+    UnknownOutcomeInfo, UpstreamSignal, messages,
 };
 use crate::Timestamp;
-use crate::breaker::{CircuitBreaker, TicketRenewal, BreakerTicket, BreakerTransition, BreakerVerdict};
-use crate::classify::{Classification, AttemptFault, FaultNature, AttemptReach, Severity, FaultSource, TransportError, classify};
+use crate::breaker::{BreakerTicket, BreakerTransition, BreakerVerdict, CircuitBreaker, TicketRenewal};
+use crate::classify::{
+    AttemptFault, AttemptReach, Classification, FaultNature, FaultSource, Severity, TransportError, classify,
+};
 use crate::code::Code;
-use crate::dedupe::{AttemptRecord, RunOutcome, CallFailure, UnknownOutcomeReason, DedupeRecord, SettleDelay, UnknownOutcomeReport};
+use crate::dedupe::{
+    AttemptRecord, CallFailure, DedupeRecord, RunOutcome, SettleDelay, UnknownOutcomeReason,
+    UnknownOutcomeReport,
+};
 use crate::output::ToolOutput;
-use crate::policy::{BreakerPolicy, FailureReplayPolicy, EnforcementMode, SilencePolicy};
+use crate::policy::{BreakerPolicy, EnforcementMode, FailureReplayPolicy, SilencePolicy};
 use crate::rehearse::{RecordedAttempt, RecordedFailure, RecordedFailureKind};
 use crate::retry::{RetrySchedule, RetryStop};
 use crate::watchdog::{self, Watchdog};
@@ -101,7 +107,9 @@ impl Call {
                 let refusal = match self.need(shared, now) {
                     ApprovalNeed::Refuse(refusal) => *refusal,
                     ApprovalNeed::Ask(ask) => CallRefusal::trust(&self.request, ask),
-                    ApprovalNeed::NotNeeded | ApprovalNeed::Spend(_) => CallRefusal::by_steadfast(messages::approval_lost(&self.request)),
+                    ApprovalNeed::NotNeeded | ApprovalNeed::Spend(_) => {
+                        CallRefusal::by_steadfast(messages::approval_lost(&self.request))
+                    }
                 };
                 if self.attempts == 0 {
                     self.refuse(shared, refusal, now, notices)
@@ -113,7 +121,12 @@ impl Call {
     }
 
     /// Admits the attempt if limits and breaker allow it.
-    fn admitted(&mut self, shared: &mut CallMechanisms<'_>, now: Timestamp, notices: &mut Vec<CallNotice>) -> NextStep {
+    fn admitted(
+        &mut self,
+        shared: &mut CallMechanisms<'_>,
+        now: Timestamp,
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         let tickets = match self.admit(shared, now, notices) {
             Ok(tickets) => tickets,
             Err(refusal) if self.attempts == 0 => return self.refuse(shared, *refusal, now, notices),
@@ -169,12 +182,19 @@ impl Call {
             BreakerScope::Tool if tickets.dependency.as_ref().is_some_and(BreakerTicket::is_probe) => {
                 self.probe(BreakerScope::Dependency, tickets)
             }
-            BreakerScope::Tool | BreakerScope::Dependency => self.start_attempt(shared, tickets, now, notices),
+            BreakerScope::Tool | BreakerScope::Dependency => {
+                self.start_attempt(shared, tickets, now, notices)
+            }
         }
     }
 
     /// Returns what was taken for an attempt that is not made.
-    pub(super) fn step_back(&self, shared: &mut CallMechanisms<'_>, mut tickets: Tickets, notices: &mut Vec<CallNotice>) {
+    pub(super) fn step_back(
+        &self,
+        shared: &mut CallMechanisms<'_>,
+        mut tickets: Tickets,
+        notices: &mut Vec<CallNotice>,
+    ) {
         tickets.release(shared, notices);
         if tickets.permits == PermitState::Taken {
             shared.limiter.withdraw();
@@ -209,7 +229,8 @@ impl Call {
         let rest = self.policy.modes.strongest();
         let watchdog = (rest != EnforcementMode::Off).then(|| self.watchdog(first, now));
         let deadline = self.request.limits.deadline.filter(|_| rest != EnforcementMode::Off);
-        let attempt = AttemptInFlight { number: self.attempts, started: now, watchdog, deadline, tickets, cut: None };
+        let attempt =
+            AttemptInFlight { number: self.attempts, started: now, watchdog, deadline, tickets, cut: None };
         let limits = attempt.watchdog.map(|watchdog| watchdog.due()).into_iter().chain(deadline);
         let latest = limits.min().filter(|_| rest == EnforcementMode::Enforce);
         self.state = State::Attempting(attempt);
@@ -236,10 +257,12 @@ impl Call {
         }
         let places = match self.take_places(shared, now) {
             Ok(()) => PermitState::Taken,
-            Err(overloaded) => match self.enforce_or_report(rest, CallRefusal::by_steadfast(overloaded), notices) {
-                Some(refusal) => return Err(Box::new(refusal)),
-                None => PermitState::NotAsked,
-            },
+            Err(overloaded) => {
+                match self.enforce_or_report(rest, CallRefusal::by_steadfast(overloaded), notices) {
+                    Some(refusal) => return Err(Box::new(refusal)),
+                    None => PermitState::NotAsked,
+                }
+            }
         };
         let admitted = self.admit_breakers(shared, now, notices);
         if admitted.is_err() && places == PermitState::Taken {
@@ -357,11 +380,14 @@ impl Call {
         if let Some(watchdog) = &mut attempt.watchdog {
             watchdog.progress(now);
         }
-        let mut renew =
-            |breaker: &mut CircuitBreaker, ticket, scope| match breaker.renew(&self.policy.breaker, ticket, now) {
-                TicketRenewal::Extended => notices.push(CallNotice::ProbeMoved { scope }),
-                TicketRenewal::StillValid | TicketRenewal::Lost => {}
-            };
+        let mut renew = |breaker: &mut CircuitBreaker, ticket, scope| match breaker.renew(
+            &self.policy.breaker,
+            ticket,
+            now,
+        ) {
+            TicketRenewal::Extended => notices.push(CallNotice::ProbeMoved { scope }),
+            TicketRenewal::StillValid | TicketRenewal::Lost => {}
+        };
         if let Some(ticket) = &attempt.tickets.tool {
             renew(shared.breaker, ticket, BreakerScope::Tool);
         }
@@ -385,7 +411,9 @@ impl Call {
         };
         let cut = match watchdog.verdict(now) {
             watchdog::WatchdogVerdict::TotalLimit => Some(CutReason::TooLong),
-            _ if waiting && attempt.deadline.is_some_and(|deadline| deadline <= now) => Some(CutReason::Deadline),
+            _ if waiting && attempt.deadline.is_some_and(|deadline| deadline <= now) => {
+                Some(CutReason::Deadline)
+            }
             watchdog::WatchdogVerdict::Stuck => Some(CutReason::Silent(now.since(attempt.started))),
             watchdog::WatchdogVerdict::Fine { .. } => None,
         };
@@ -402,7 +430,8 @@ impl Call {
             }
             // The deadline of one caller does not stop a run within the limits of its tool: calling again finds it.
             Some(CutReason::Deadline) => {
-                let unknown = Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false });
+                let unknown =
+                    Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false });
                 let result = self.failed(messages::deadline_while_running(&self.policy), now);
                 let result = CallResult { unknown, ..result };
                 let result = self.judge(shared, result, now, notices);
@@ -456,14 +485,22 @@ impl Call {
             unsaved: false,
             save_at: None,
         };
-        let settles = settling::settles_after(self.request.end, UnknownOutcomeReason::NoAnswer, &self.policy.settling);
+        let settles =
+            settling::settles_after(self.request.end, UnknownOutcomeReason::NoAnswer, &self.policy.settling);
         self.outcome_unknown(shared, settling, settles, now, notices)
     }
 
     /// Records the end of an attempt that was cut and has no result that counts.
-    pub(super) fn cut_ended(&mut self, attempt: &AttemptInFlight, now: Timestamp, notices: &mut Vec<CallNotice>) {
-        let fault =
-            AttemptFault::new(FaultSource::Timeout { after: now.since(attempt.started) }, "no answer came in time");
+    pub(super) fn cut_ended(
+        &mut self,
+        attempt: &AttemptInFlight,
+        now: Timestamp,
+        notices: &mut Vec<CallNotice>,
+    ) {
+        let fault = AttemptFault::new(
+            FaultSource::Timeout { after: now.since(attempt.started) },
+            "no answer came in time",
+        );
         let classified = classify(&fault, &self.policy.classify, now);
         let said = FailureResponse::of(fault, None);
         let outcome = said.outcome(&classified);
@@ -484,7 +521,9 @@ impl Call {
                 self.stay(State::Attempting(attempt))
             }
             OtherWaiters::Waiting if attempt.cut.is_some() => self.stay(State::Attempting(attempt)),
-            OtherWaiters::Waiting if self.caller != CallerState::Waiting => self.stay(State::Attempting(attempt)),
+            OtherWaiters::Waiting if self.caller != CallerState::Waiting => {
+                self.stay(State::Attempting(attempt))
+            }
             OtherWaiters::Waiting => {
                 self.answer_early(State::Attempting(attempt), result, UpstreamSignal::NoSignal, notices)
             }
@@ -546,22 +585,45 @@ impl Call {
             }
             AttemptReport::Failure { .. } if self.answers_our_cut(&attempt) && !outcome.is_too_large() => {
                 let after = now.since(attempt.started);
-                let fault = AttemptFault::new(FaultSource::Timeout { after }, "the tool did not answer in time");
+                let fault =
+                    AttemptFault::new(FaultSource::Timeout { after }, "the tool did not answer in time");
                 let classified = classify(&fault, &self.policy.classify, now);
-                self.record_failure(shared, attempt, FailureResponse::of(fault, None), classified, now, notices)
+                self.record_failure(
+                    shared,
+                    attempt,
+                    FailureResponse::of(fault, None),
+                    classified,
+                    now,
+                    notices,
+                )
             }
             AttemptReport::Failure { fault, output } => {
                 let classified = classify(&fault, &self.policy.classify, now);
-                self.record_failure(shared, attempt, FailureResponse::of(fault, output), classified, now, notices)
+                self.record_failure(
+                    shared,
+                    attempt,
+                    FailureResponse::of(fault, output),
+                    classified,
+                    now,
+                    notices,
+                )
             }
             AttemptReport::Replayed(failed) => {
                 let classified = failed.classified();
                 let said = FailureResponse::remembered(&failed);
                 match said.manner {
-                    RecordedFailureKind::NotRun => {
-                        self.end_unstarted(shared, attempt, &said, &classified, messages::cancelled(), now, notices)
-                    }
-                    RecordedFailureKind::Plain | RecordedFailureKind::TimedOut | RecordedFailureKind::SessionLost => {
+                    RecordedFailureKind::NotRun => self.end_unstarted(
+                        shared,
+                        attempt,
+                        &said,
+                        &classified,
+                        messages::cancelled(),
+                        now,
+                        notices,
+                    ),
+                    RecordedFailureKind::Plain
+                    | RecordedFailureKind::TimedOut
+                    | RecordedFailureKind::SessionLost => {
                         self.record_failure(shared, attempt, said, classified, now, notices)
                     }
                 }
@@ -572,18 +634,24 @@ impl Call {
     /// Returns true if an error that arrives now only answers the cut by Steadfast. A host reports what it observed
     /// itself.
     fn answers_our_cut(&self, attempt: &AttemptInFlight) -> bool {
-        self.request.run_by == RunnerKind::Driver && attempt.cut.is_some_and(|cut| cut != CutReason::Cancelled)
+        self.request.run_by == RunnerKind::Driver
+            && attempt.cut.is_some_and(|cut| cut != CutReason::Cancelled)
     }
 
     /// Returns the failure if the outcome says that the driver could not send the attempt.
-    pub(super) fn unsent(&self, outcome: &AttemptReport, now: Timestamp) -> Option<(FailureResponse, Classification)> {
+    pub(super) fn unsent(
+        &self,
+        outcome: &AttemptReport,
+        now: Timestamp,
+    ) -> Option<(FailureResponse, Classification)> {
         match outcome {
             AttemptReport::Failure { fault, output: None } => {
                 let heard = self.not_run(fault.clone(), now);
                 (heard.1.reach == AttemptReach::NotSent).then_some(heard)
             }
             AttemptReport::Replayed(failed) => {
-                let unsent = failed.manner == RecordedFailureKind::NotRun && self.request.run_by == RunnerKind::Driver;
+                let unsent =
+                    failed.manner == RecordedFailureKind::NotRun && self.request.run_by == RunnerKind::Driver;
                 unsent.then(|| (FailureResponse::remembered(failed), failed.classified()))
             }
             AttemptReport::Failure { .. }
@@ -609,7 +677,10 @@ impl Call {
     /// Classifies a fault that proves that the tool did not run.
     fn not_run(&self, fault: AttemptFault, now: Timestamp) -> (FailureResponse, Classification) {
         let classified = classify(&fault, &self.policy.classify, now);
-        (FailureResponse { manner: RecordedFailureKind::NotRun, ..FailureResponse::of(fault, None) }, classified)
+        (
+            FailureResponse { manner: RecordedFailureKind::NotRun, ..FailureResponse::of(fault, None) },
+            classified,
+        )
     }
 
     /// Ends a call whose runner is gone, or could not send the attempt.
@@ -673,7 +744,9 @@ impl Call {
     /// Returns true if the attempt was cut and its host reported nothing: see [`Self::host_is_silent`].
     fn is_lost_with_host(&self, attempt: &AttemptInFlight, said: &FailureResponse, now: Timestamp) -> bool {
         // A report that a host sends when it is asked to stop counts as any other.
-        said.manner == RecordedFailureKind::TimedOut && attempt.cut.is_some() && self.host_is_silent(attempt, now)
+        said.manner == RecordedFailureKind::TimedOut
+            && attempt.cut.is_some()
+            && self.host_is_silent(attempt, now)
     }
 
     /// Returns true if the host that runs this attempt may be gone. A host that is alive reports, its own timeouts too,
@@ -861,7 +934,8 @@ impl Call {
         notices: &mut Vec<CallNotice>,
     ) -> NextStep {
         // A server that answers a cancellation may continue its work all the same.
-        let answers_our_cancel = self.caller == CallerState::GaveUp && said.observed == UnknownOutcomeReason::ErrorAnswer;
+        let answers_our_cancel =
+            self.caller == CallerState::GaveUp && said.observed == UnknownOutcomeReason::ErrorAnswer;
         let settles = if answers_our_cancel {
             SettleDelay::After(self.policy.settling.linger)
         } else {
@@ -904,7 +978,9 @@ impl Call {
         if self.policy.modes.retry == EnforcementMode::Shadow {
             match next.map_err(|stop| self.final_code(stop, classified).0) {
                 Ok(_) => self.report_shadow_decision(ShadowDecision::Retried, notices),
-                Err(code) if code != classified.code => self.report_shadow_decision(ShadowDecision::Failed(code), notices),
+                Err(code) if code != classified.code => {
+                    self.report_shadow_decision(ShadowDecision::Failed(code), notices)
+                }
                 Err(_) => {}
             }
             return Err(StopReason::NotAsked);
@@ -955,8 +1031,8 @@ impl Call {
             let told = messages::outcome_unknown_unrecorded(reads, policy, observed, words.as_deref());
             return CallFailure { output, ..told.with_rule(classified.rule.clone()) };
         }
-        let stuck =
-            matches!(cut, Some(CutReason::Silent(_) | CutReason::TooLong)) && self.policy.time.silence == SilencePolicy::Stuck;
+        let stuck = matches!(cut, Some(CutReason::Silent(_) | CutReason::TooLong))
+            && self.policy.time.silence == SilencePolicy::Stuck;
         let (code, rule) = match stop {
             // A result that is too large is an answer, and counts as one after a cut too.
             None if classified.code == Code::ResultTooLarge => (classified.code, classified.rule.clone()),
@@ -966,9 +1042,9 @@ impl Call {
             None | Some(StopReason::NotAsked) if stuck => (Code::StuckCall, classified.rule.clone()),
             None | Some(StopReason::NotAsked) => (classified.code, classified.rule.clone()),
             Some(StopReason::Breaker(refused)) => (Code::CircuitOpen, Cow::Borrowed(refused.by.rule())),
-            Some(StopReason::Schedule(RetryStop::Attempts | RetryStop::TotalTime | RetryStop::RetryAfter(_))) if stuck => {
-                (Code::StuckCall, classified.rule.clone())
-            }
+            Some(StopReason::Schedule(
+                RetryStop::Attempts | RetryStop::TotalTime | RetryStop::RetryAfter(_),
+            )) if stuck => (Code::StuckCall, classified.rule.clone()),
             Some(StopReason::Schedule(stop)) => self.final_code(stop, classified),
         };
         let retry_after = match stop {
@@ -1021,7 +1097,9 @@ impl Call {
         let Some((classified, failure)) = self.last.take() else { return self.give_up(shared, now, notices) };
         let code = match stop {
             RetryStop::Deadline => Code::DeadlineExceeded,
-            RetryStop::Attempts | RetryStop::TotalTime | RetryStop::RetryAfter(_) | RetryStop::Budget => Code::RetryExhausted,
+            RetryStop::Attempts | RetryStop::TotalTime | RetryStop::RetryAfter(_) | RetryStop::Budget => {
+                Code::RetryExhausted
+            }
         };
         let message = messages::failed(code, self.attempts, failure.message.into_owned());
         let result = self.failed(CallFailure { code, message, ..failure }, now);
@@ -1078,11 +1156,14 @@ impl Call {
                 self.save(result, RunOutcome::Unknown(unknown), now, notices)
             }
             // The tool has run, and a later call can be told no more than that.
-            Some(AttemptReach::Answered) if is_too_large => self.save(result, RunOutcome::Done(None), now, notices),
+            Some(AttemptReach::Answered) if is_too_large => {
+                self.save(result, RunOutcome::Done(None), now, notices)
+            }
             Some(AttemptReach::Answered) => self.save(result, RunOutcome::Failed(failure), now, notices),
             Some(AttemptReach::NotSent | AttemptReach::Refused | AttemptReach::Unknown) | None => {
                 // Refusals by Steadfast are never stored. Transient failures of the tool are, if the policy says so.
-                let kept = classified.is_some() && self.policy.dedupe.cache_failures == FailureReplayPolicy::All;
+                let kept =
+                    classified.is_some() && self.policy.dedupe.cache_failures == FailureReplayPolicy::All;
                 if kept {
                     self.save(result, RunOutcome::Failed(failure), now, notices)
                 } else {
@@ -1122,7 +1203,14 @@ impl FailureResponse {
     fn of(fault: AttemptFault, output: Option<ToolOutput>) -> Self {
         let observed = observed(&fault.source);
         let status = if let FaultSource::Http { status } = fault.source { Some(status) } else { None };
-        Self { manner: RecordedFailureKind::of(&fault), message: fault.message, output, observed, status, shown: None }
+        Self {
+            manner: RecordedFailureKind::of(&fault),
+            message: fault.message,
+            output,
+            observed,
+            status,
+            shown: None,
+        }
     }
 
     /// Returns the message for callers that get an unknown outcome; `None` if the tool has its own output, which is
@@ -1143,7 +1231,10 @@ impl FailureResponse {
         let observed = match (failed.observed, failed.manner) {
             (Some(observed), _) => observed,
             (None, RecordedFailureKind::TimedOut) => UnknownOutcomeReason::NoAnswer,
-            (None, RecordedFailureKind::Plain | RecordedFailureKind::SessionLost | RecordedFailureKind::NotRun) => UnknownOutcomeReason::ErrorAnswer,
+            (
+                None,
+                RecordedFailureKind::Plain | RecordedFailureKind::SessionLost | RecordedFailureKind::NotRun,
+            ) => UnknownOutcomeReason::ErrorAnswer,
         };
         Self {
             message: failed.error.clone(),
@@ -1235,7 +1326,9 @@ impl Tickets {
     /// Marks the probe as known to all processes that share this breaker.
     pub(super) fn agreed(&self, scope: BreakerScope, shared: &mut CallMechanisms<'_>) {
         match (scope, shared.dependency.as_deref_mut()) {
-            (BreakerScope::Tool, _) => self.tool.iter().for_each(|ticket| shared.breaker.confirm_probe(ticket)),
+            (BreakerScope::Tool, _) => {
+                self.tool.iter().for_each(|ticket| shared.breaker.confirm_probe(ticket))
+            }
             (BreakerScope::Dependency, Some(breaker)) => {
                 self.dependency.iter().for_each(|ticket| breaker.confirm_probe(ticket));
             }
@@ -1253,7 +1346,11 @@ impl Tickets {
     }
 }
 
-fn report_transition(scope: BreakerScope, transition: Option<BreakerTransition>, notices: &mut Vec<CallNotice>) {
+fn report_transition(
+    scope: BreakerScope,
+    transition: Option<BreakerTransition>,
+    notices: &mut Vec<CallNotice>,
+) {
     if let Some(transition) = transition {
         notices.push(CallNotice::BreakerChanged { scope, transition });
     }

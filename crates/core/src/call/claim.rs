@@ -24,8 +24,8 @@ impl Call {
         self.claims += 1;
         self.state = State::Claiming { role, repeats: 0 };
         self.lease_from(now);
-        let at_once =
-            self.policy.modes.trust != EnforcementMode::Enforce || matches!(self.need(shared, now), ApprovalNeed::NotNeeded);
+        let at_once = self.policy.modes.trust != EnforcementMode::Enforce
+            || matches!(self.need(shared, now), ApprovalNeed::NotNeeded);
         self.claim_step(ClaimIntent::Take { started: at_once }, role, now)
     }
 
@@ -56,7 +56,9 @@ impl Call {
             arrived: self.arrived,
             age: now.since(self.arrived),
             seen_end_within: match request.end {
-                AttemptEndVisibility::Visible => Some(self.policy.time.total + self.policy.settling.child_stop_time()),
+                AttemptEndVisibility::Visible => {
+                    Some(self.policy.time.total + self.policy.settling.child_stop_time())
+                }
                 AttemptEndVisibility::Hidden => None,
             },
             run: request.run.clone(),
@@ -146,7 +148,12 @@ impl Call {
 
     /// Ends a call whose own claim was answered too late: other callers already saw an unknown outcome for it. Nothing
     /// was sent under the claim, and nothing will be, because another caller may know that it has ended.
-    fn claim_given_up(&mut self, shared: &mut CallMechanisms<'_>, now: Timestamp, notices: &mut Vec<CallNotice>) -> NextStep {
+    fn claim_given_up(
+        &mut self,
+        shared: &mut CallMechanisms<'_>,
+        now: Timestamp,
+        notices: &mut Vec<CallNotice>,
+    ) -> NextStep {
         self.doubt_claim();
         let failure = messages::process_paused(&self.request);
         notices.push(self.blocked(shared, &failure, now));
@@ -237,7 +244,8 @@ impl Call {
                 self.conclude(shared, result, now, notices)
             }
             WakeReason::Time if now >= self.follow_until() => {
-                let failure = if self.is_late(now) { messages::deadline_passed() } else { messages::in_flight() };
+                let failure =
+                    if self.is_late(now) { messages::deadline_passed() } else { messages::in_flight() };
                 self.refuse_unclaimed(shared, failure, now, notices)
             }
             WakeReason::Time | WakeReason::Changed => {
@@ -267,9 +275,12 @@ impl Call {
         match self.store {
             // Other callers saw an unknown outcome and may act on it, so the call must not run now. Releasing the claim
             // lets them call again at once.
-            StoreState::MarkedUnknown => {
-                self.refuse(shared, CallRefusal::by_steadfast(messages::process_paused(&self.request)), now, notices)
-            }
+            StoreState::MarkedUnknown => self.refuse(
+                shared,
+                CallRefusal::by_steadfast(messages::process_paused(&self.request)),
+                now,
+                notices,
+            ),
             StoreState::FenceLost | StoreState::Available | StoreState::Down => self.look_again(now),
         }
     }

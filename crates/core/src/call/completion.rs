@@ -3,20 +3,21 @@
 use std::time::Duration;
 
 use super::{
-    Call, CallResult, CallerState, DeferredWrite, CallNotice, Provenance, RecordStatus, CallRefusal, RefusalOrigin, RunnerKind, ShadowDecision,
-    CallMechanisms, ResultStage, State, NextStep, StoreState, UnknownOutcomeInfo, UpstreamSignal, messages,
+    Call, CallMechanisms, CallNotice, CallRefusal, CallResult, CallerState, DeferredWrite, NextStep,
+    Provenance, RecordStatus, RefusalOrigin, ResultStage, RunnerKind, ShadowDecision, State, StoreState,
+    UnknownOutcomeInfo, UpstreamSignal, messages,
 };
 use crate::Timestamp;
 use crate::classify::{ModelMistake, Severity};
 use crate::code::Code;
 use crate::dedupe::{
-    ClaimVerdict, SettleStatus, RunOutcome, CallFailure, DeliveryReceipt, ReleaseRequest, ReplayedResult, ReplayReason, Resolution, SaveRequest,
-    SaveVerdict, UnknownOutcomeStatus,
+    CallFailure, ClaimVerdict, DeliveryReceipt, ReleaseRequest, ReplayReason, ReplayedResult, Resolution,
+    RunOutcome, SaveRequest, SaveVerdict, SettleStatus, UnknownOutcomeStatus,
 };
 use crate::guard;
 use crate::id::{Digest, ToolRef};
 use crate::output::ToolOutput;
-use crate::policy::{UnknownOutcomePolicy, DangerousCommandPolicy, EnforcementMode, ToolPolicy};
+use crate::policy::{DangerousCommandPolicy, EnforcementMode, ToolPolicy, UnknownOutcomePolicy};
 use crate::rehearse::RecordedAttempt;
 use crate::stats::ScoreOutcome;
 use crate::trust::FinishedOutcome;
@@ -31,8 +32,11 @@ impl Call {
         notices: &mut Vec<CallNotice>,
     ) -> NextStep {
         self.report_withheld(notices);
-        let refusal =
-            if self.could_not_look() { CallRefusal::by_steadfast(messages::store_unavailable(&self.request)) } else { refusal };
+        let refusal = if self.could_not_look() {
+            CallRefusal::by_steadfast(messages::store_unavailable(&self.request))
+        } else {
+            refusal
+        };
         let seen = self.blocked(shared, &refusal.failure, now);
         notices.push(match (seen, refusal.breaker) {
             (CallNotice::CallBlocked { code, retriable, .. }, breaker @ Some(_)) => {
@@ -72,7 +76,12 @@ impl Call {
     }
 
     /// Returns the notice that the call was refused without a run.
-    pub(super) fn blocked(&self, shared: &CallMechanisms<'_>, failure: &CallFailure, now: Timestamp) -> CallNotice {
+    pub(super) fn blocked(
+        &self,
+        shared: &CallMechanisms<'_>,
+        failure: &CallFailure,
+        now: Timestamp,
+    ) -> CallNotice {
         let breaker = Some(shared.breaker.state(&self.policy.breaker, now));
         CallNotice::CallBlocked { code: failure.code, retriable: failure.retriable, breaker }
     }
@@ -171,10 +180,17 @@ impl Call {
             let finished = match (&result.ended, severity) {
                 (_, Some(severity)) => FinishedOutcome::Failure { severity, recoverable: true },
                 (Ok(_), None) => FinishedOutcome::Success,
-                (Err(_), None) => FinishedOutcome::Failure { severity: Severity::Informational, recoverable: true },
+                (Err(_), None) => {
+                    FinishedOutcome::Failure { severity: Severity::Informational, recoverable: true }
+                }
             };
-            let changes =
-                shared.trust.record_with_start(self.trust_rules(), self.subject(), finished, self.arrived, now);
+            let changes = shared.trust.record_with_start(
+                self.trust_rules(),
+                self.subject(),
+                finished,
+                self.arrived,
+                now,
+            );
             notices.extend(changes.into_iter().map(CallNotice::TrustChanged));
             self.record_danger(shared, now, notices);
         }
@@ -185,14 +201,24 @@ impl Call {
     fn record_danger(&self, shared: &mut CallMechanisms<'_>, now: Timestamp, notices: &mut Vec<CallNotice>) {
         if self.request.danger.is_some() && self.policy.approval.dangerous == DangerousCommandPolicy::Record {
             let finished = FinishedOutcome::Failure { severity: Severity::Security, recoverable: true };
-            let changes =
-                shared.trust.record_with_start(self.trust_rules(), self.subject(), finished, self.arrived, now);
+            let changes = shared.trust.record_with_start(
+                self.trust_rules(),
+                self.subject(),
+                finished,
+                self.arrived,
+                now,
+            );
             notices.extend(changes.into_iter().map(CallNotice::TrustChanged));
         }
     }
 
     /// Ends the counting of a call that its caller cancelled: it says nothing about the tool.
-    pub(super) fn abandon(&mut self, shared: &mut CallMechanisms<'_>, now: Timestamp, notices: &mut Vec<CallNotice>) {
+    pub(super) fn abandon(
+        &mut self,
+        shared: &mut CallMechanisms<'_>,
+        now: Timestamp,
+        notices: &mut Vec<CallNotice>,
+    ) {
         if std::mem::replace(&mut self.judged, true) {
             return;
         }
@@ -307,8 +333,8 @@ impl Call {
     /// Returns the save command, if there is a claim.
     pub(super) fn save_of(&self, ending: RunOutcome) -> Option<Box<SaveRequest>> {
         let claimed = self.record.clone()?;
-        let hold =
-            self.request.hints.safety_critical || self.policy.dedupe.after_unknown == UnknownOutcomePolicy::Hold;
+        let hold = self.request.hints.safety_critical
+            || self.policy.dedupe.after_unknown == UnknownOutcomePolicy::Hold;
         let attempts = self.facts.clone();
         Some(Box::new(SaveRequest {
             claimed,
@@ -352,15 +378,22 @@ impl Call {
             kept.extend(self.deferred_release());
             return self.finish(result, kept, now, notices);
         }
-        let step =
-            NextStep::Release(ReleaseRequest { key: record.key, index: record.index, owner: record.owner.clone() });
+        let step = NextStep::Release(ReleaseRequest {
+            key: record.key,
+            index: record.index,
+            owner: record.owner.clone(),
+        });
         self.state = State::Releasing { result: Box::new(result), kept };
         step
     }
 
     pub(super) fn deferred_release(&self) -> Option<DeferredWrite> {
         let record = self.record.as_ref()?;
-        Some(DeferredWrite::Release(ReleaseRequest { key: record.key, index: record.index, owner: record.owner.clone() }))
+        Some(DeferredWrite::Release(ReleaseRequest {
+            key: record.key,
+            index: record.index,
+            owner: record.owner.clone(),
+        }))
     }
 
     /// Returns the spent grant of a call that made no attempt: the approval is still valid.

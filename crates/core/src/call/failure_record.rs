@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Call, CallResult};
 use crate::Timestamp;
-use crate::classify::record::{FailureRecord, FailureDetails, argument_summary, detected_in};
+use crate::classify::record::{FailureDetails, FailureRecord, argument_summary, detected_in};
 
 /// Error details of the last attempt, if it failed.
 #[derive(Clone, Debug)]

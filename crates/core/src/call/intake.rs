@@ -6,17 +6,18 @@
 use std::sync::Arc;
 
 use super::request::{
-    AttemptEndVisibility, CallId, Deduplication, EqualCallPolicy, CallerHints, CallerKeyScope, CallRequest, RunnerKind, UpstreamKey, CallerPatience,
+    AttemptEndVisibility, CallId, CallRequest, CallerHints, CallerKeyScope, CallerPatience, Deduplication,
+    EqualCallPolicy, RunnerKind, UpstreamKey,
 };
 use crate::approval::ApprovalChannel;
 use crate::classify::{ArgumentTargets, danger, signature};
-use crate::dedupe::{RecordAddress, ProcessIdentity, RunId};
+use crate::dedupe::{ProcessIdentity, RecordAddress, RunId};
 use crate::envelope::{CallContext, CallEnvelope, EnvelopeError, IdempotencyKey};
 use crate::guard::check_arguments;
 use crate::id::{Digest, ToolRef, TurnId};
 use crate::json::{JsonDocument, JsonLimits, JsonValue};
-use crate::key::{self, DedupeMode, KeySource, RecordKey, KeyInputs};
-use crate::policy::{ArgumentCheck, ComputedKeyPolicy, KeyConflictPolicy, ToolPolicy, ToolClass};
+use crate::key::{self, DedupeMode, KeyInputs, KeySource, RecordKey};
+use crate::policy::{ArgumentCheck, ComputedKeyPolicy, KeyConflictPolicy, ToolClass, ToolPolicy};
 
 /// Facts about a call that the surface knows and the envelope does not say.
 #[derive(Clone, Copy, Debug)]
@@ -171,7 +172,12 @@ fn duplicates(
 }
 
 /// Returns the deduplication by the id of the dispatch, and by equal arguments if they count between these calls.
-fn keyless(scope: &KeyInputs<'_>, digest: Digest, policy: &ToolPolicy, intake: &IntakeContext<'_>) -> Deduplication {
+fn keyless(
+    scope: &KeyInputs<'_>,
+    digest: Digest,
+    policy: &ToolPolicy,
+    intake: &IntakeContext<'_>,
+) -> Deduplication {
     let joined = match (intake.equal_calls, policy.class) {
         (EqualCallPolicy::Separate, _) => false,
         (EqualCallPolicy::Joined, _) => true,
@@ -191,7 +197,13 @@ fn keyless(scope: &KeyInputs<'_>, digest: Digest, policy: &ToolPolicy, intake: &
     Deduplication::keyless(call_id, index, intake.run)
 }
 
-fn key_of(scope: &KeyInputs<'_>, digest: Digest, policy: &ToolPolicy, given: KeySource<'_>, keys_of: CallerKeyScope) -> RecordKey {
+fn key_of(
+    scope: &KeyInputs<'_>,
+    digest: Digest,
+    policy: &ToolPolicy,
+    given: KeySource<'_>,
+    keys_of: CallerKeyScope,
+) -> RecordKey {
     let givens = match keys_of {
         CallerKeyScope::Conversation => *scope,
         CallerKeyScope::Actor => KeyInputs { session: None, ..*scope },
@@ -211,7 +223,11 @@ fn no_key(missing: &[String]) -> Arc<str> {
 }
 
 /// Returns the violations of the tool's schema, if the policy enforces it.
-fn invalid_arguments(policy: &ToolPolicy, schema: Option<JsonValue<'_>>, params: JsonValue<'_>) -> Option<Arc<str>> {
+fn invalid_arguments(
+    policy: &ToolPolicy,
+    schema: Option<JsonValue<'_>>,
+    params: JsonValue<'_>,
+) -> Option<Arc<str>> {
     let problems = match policy.arguments {
         ArgumentCheck::Enforce => check_arguments(schema?, params, policy.dedupe.key_argument.as_deref()),
         // The tool checks for itself. Its refusal is explained when it comes.

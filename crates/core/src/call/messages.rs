@@ -4,16 +4,16 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ApprovalRequest, CutReason, CallRequest};
+use super::{ApprovalRequest, CallRequest, CutReason};
 use crate::Timestamp;
 use crate::breaker::{self, BreakerRefusalCause};
 use crate::code::Code;
-use crate::dedupe::{SettleStatus, CallFailure, UnknownOutcomeReason, ReplayReason};
+use crate::dedupe::{CallFailure, ReplayReason, SettleStatus, UnknownOutcomeReason};
 use crate::guard;
 use crate::id::ToolRef;
 use crate::limit::LimitError;
 use crate::output::ToolOutput;
-use crate::policy::{ToolPolicy, SilencePolicy};
+use crate::policy::{SilencePolicy, ToolPolicy};
 
 /// Maximum length of a tool's message that is passed on.
 const LONGEST_MESSAGE: usize = 8 << 10;
@@ -55,7 +55,11 @@ pub(super) fn guard(refusal: &guard::GuardRefusal) -> CallFailure {
     failure(refusal.code, refusal.text.clone(), false).with_rule(refusal.layer.as_str())
 }
 
-pub(super) fn circuit_open(request: &CallRequest, refused: breaker::BreakerRefusal, now: Timestamp) -> CallFailure {
+pub(super) fn circuit_open(
+    request: &CallRequest,
+    refused: breaker::BreakerRefusal,
+    now: Timestamp,
+) -> CallFailure {
     let retry_after = refused.retry_at.map(|at| at.since(now));
     let tool = &request.tool;
     let why = match refused.by {
@@ -92,7 +96,11 @@ pub(super) fn overloaded(request: &CallRequest, overloaded: LimitError, now: Tim
     too_much(request, overloaded, why, rule, now)
 }
 
-pub(super) fn dependency_overloaded(request: &CallRequest, overloaded: LimitError, now: Timestamp) -> CallFailure {
+pub(super) fn dependency_overloaded(
+    request: &CallRequest,
+    overloaded: LimitError,
+    now: Timestamp,
+) -> CallFailure {
     let (why, rule) = match overloaded {
         LimitError::Concurrency => {
             ("the concurrency limit of its dependency has been reached", "limit.dependency_concurrency")
@@ -206,7 +214,11 @@ pub(super) struct UnknownOutcomeMessage {
 }
 
 /// Returns the failure for an unknown outcome: what was observed, and what to do next.
-pub(super) fn outcome_unknown(reads: &[Box<str>], policy: &ToolPolicy, unknown: UnknownOutcomeMessage) -> CallFailure {
+pub(super) fn outcome_unknown(
+    reads: &[Box<str>],
+    policy: &ToolPolicy,
+    unknown: UnknownOutcomeMessage,
+) -> CallFailure {
     let UnknownOutcomeMessage { end, observed, words, output, runs_in } = unknown;
     let seen = seen(observed, words.as_deref());
     let (next, retry_after) = match end {
@@ -299,7 +311,9 @@ pub(super) fn verified_as_not_run(tool: &ToolRef, observed: UnknownOutcomeReason
     );
     let code = match observed {
         UnknownOutcomeReason::NoAnswer => Code::Timeout,
-        UnknownOutcomeReason::ErrorAnswer | UnknownOutcomeReason::ConnectionLost | UnknownOutcomeReason::ProcessDied => Code::UpstreamUnavailable,
+        UnknownOutcomeReason::ErrorAnswer
+        | UnknownOutcomeReason::ConnectionLost
+        | UnknownOutcomeReason::ProcessDied => Code::UpstreamUnavailable,
     };
     failure(code, message, true).with_rule("verified")
 }
@@ -408,7 +422,9 @@ pub(super) fn stuck(cut: CutReason, message: String) -> Cow<'static, str> {
 fn too_long(cut: CutReason) -> &'static str {
     match cut {
         CutReason::TooLong => "the call ran for longer than it may",
-        CutReason::Silent(_) | CutReason::Deadline | CutReason::Cancelled => "the call gave no sign of life for too long",
+        CutReason::Silent(_) | CutReason::Deadline | CutReason::Cancelled => {
+            "the call gave no sign of life for too long"
+        }
     }
 }
 

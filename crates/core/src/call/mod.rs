@@ -34,49 +34,55 @@
 
 mod approvals;
 mod attempt;
-mod claim;
-mod failure_record;
-mod completion;
-mod intake;
 mod cancellation;
+mod claim;
+mod completion;
+mod failure_record;
+mod intake;
+mod messages;
 mod notice;
 mod outcome;
 mod request;
-mod messages;
 mod settling;
 mod step;
 
 use std::sync::Arc;
 
 pub use intake::IntakeContext;
-pub use notice::{BreakerScope, FailedAttempt, CallNotice, ShadowDecision};
+pub use notice::{BreakerScope, CallNotice, FailedAttempt, ShadowDecision};
 pub use request::{
-    AttemptEndVisibility, CallId, Deduplication, EqualCallPolicy, CallerHints, CallerKeyScope, CallRequest, RunnerKind, UpstreamKey, CallerPatience,
+    AttemptEndVisibility, CallId, CallRequest, CallerHints, CallerKeyScope, CallerPatience, Deduplication,
+    EqualCallPolicy, RunnerKind, UpstreamKey,
 };
 pub use step::{
-    ApprovalOutcome, ApprovalRequest, CallResult, CutReason, CallEvent, DeferredWrite, OtherWaiters, AttemptReport, Provenance, RecordStatus, RetriedAttempt, AttemptCommand, ResultStage,
-    NextStep, StoreFault, UnknownOutcomeInfo, UpstreamSignal, WakeReason,
+    ApprovalOutcome, ApprovalRequest, AttemptCommand, AttemptReport, CallEvent, CallResult, CutReason,
+    DeferredWrite, NextStep, OtherWaiters, Provenance, RecordStatus, ResultStage, RetriedAttempt, StoreFault,
+    UnknownOutcomeInfo, UpstreamSignal, WakeReason,
 };
 
 use crate::Timestamp;
-use crate::approval::{self, ApprovalLedger, GrantId, ApprovalPlan, ArgumentRisk, ApprovalSubject};
-use crate::breaker::{self, CircuitBreaker, BreakerTicket};
+use crate::approval::{self, ApprovalLedger, ApprovalPlan, ApprovalSubject, ArgumentRisk, GrantId};
+use crate::breaker::{self, BreakerTicket, CircuitBreaker};
 use crate::classify::{Classification, Severity};
 use crate::code::Code;
 use crate::dedupe::{
-    RecordAddress, AttemptRecord, Claim, ClaimVerdict, RunOutcome, CallFailure, FoundRecords, ClaimIntent, LocalKnowledge, ClaimOwner, DedupeRecord, ReleaseRequest,
-    RenewVerdict, ClaimRole, StartVerdict, decide_claim,
+    AttemptRecord, CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord,
+    FoundRecords, LocalKnowledge, RecordAddress, ReleaseRequest, RenewVerdict, RunOutcome, StartVerdict,
+    decide_claim,
 };
 use crate::guard::{GuardedCall, LoopGuard};
 use crate::id::TurnId;
 use crate::key::RecordKey;
 use crate::limit::Limiter;
 use crate::output::ToolOutput;
-use crate::policy::{UnknownOutcomePolicy, ArgumentCheck, ApprovalTrigger, EnforcementMode, StoreFailurePolicy, ToolPolicy, ToolClass};
+use crate::policy::{
+    ApprovalTrigger, ArgumentCheck, EnforcementMode, StoreFailurePolicy, ToolClass, ToolPolicy,
+    UnknownOutcomePolicy,
+};
 use crate::rehearse::RecordedAttempt;
 use crate::retry::{RetryBudget, RetrySchedule};
 use crate::stats;
-use crate::trust::{Escalation, TrustRules, TrustDecision, TrustSubject, TrustLedger};
+use crate::trust::{Escalation, TrustDecision, TrustLedger, TrustRules, TrustSubject};
 use crate::watchdog::Watchdog;
 use settling::SettlingOutcome;
 
@@ -449,7 +455,9 @@ impl Call {
             }
             (state @ State::AwaitingApproval { .. }, CallEvent::Woke(_)) => Ok(self.stay(state)),
 
-            (State::GivingBack, CallEvent::Released) => Ok(self.claim_or_start(shared, ClaimRole::Fresh, now, notices)),
+            (State::GivingBack, CallEvent::Released) => {
+                Ok(self.claim_or_start(shared, ClaimRole::Fresh, now, notices))
+            }
             (State::Spending, CallEvent::Spent(spend)) if spend.may_run() => {
                 Ok(self.start_or_go(shared, now, notices))
             }
@@ -536,12 +544,16 @@ impl Call {
             (State::Settling(settling), CallEvent::Settled) => {
                 Ok(self.end_was_seen(shared, settling, now, notices))
             }
-            (State::Settling(settling), CallEvent::Woke(_)) => Ok(self.marked(shared, settling, now, notices)),
+            (State::Settling(settling), CallEvent::Woke(_)) => {
+                Ok(self.marked(shared, settling, now, notices))
+            }
             (State::Settling(settling), CallEvent::DriverEnds) => {
                 Ok(self.driver_ends(shared, settling, now, notices))
             }
             // The result of an attempt that ended by itself decides how it counts.
-            (state @ (State::Attempting(_) | State::Saving { .. }), CallEvent::Settled) => Ok(self.stay(state)),
+            (state @ (State::Attempting(_) | State::Saving { .. }), CallEvent::Settled) => {
+                Ok(self.stay(state))
+            }
 
             (State::Saving { result, .. }, CallEvent::Saved(verdict)) => {
                 Ok(self.saved(result, verdict, now, notices))
@@ -711,7 +723,9 @@ impl Call {
             return Some(Box::new(refusal));
         }
         let invalid = match (self.policy.arguments, &self.request.invalid_arguments) {
-            (ArgumentCheck::Enforce, Some(problem)) => Some(CallRefusal::by_steadfast(messages::invalid_arguments(problem))),
+            (ArgumentCheck::Enforce, Some(problem)) => {
+                Some(CallRefusal::by_steadfast(messages::invalid_arguments(problem)))
+            }
             // Without its idempotency key the call might run twice.
             (_, Some(problem)) if self.policy.dedupe.key.is_some() => {
                 Some(CallRefusal::by_steadfast(messages::invalid_arguments(problem)))
@@ -721,9 +735,12 @@ impl Call {
         if let Some(refusal) = self.enforce_or_withhold(rest, invalid) {
             return Some(Box::new(refusal));
         }
-        let guard = shared.guard.would_refuse(&self.policy.guard, self.guarded(), now).map(|refused| {
-            CallRefusal { failure: messages::guard(&refused), breaker: None, by: RefusalOrigin::Guard(refused.layer) }
-        });
+        let guard =
+            shared.guard.would_refuse(&self.policy.guard, self.guarded(), now).map(|refused| CallRefusal {
+                failure: messages::guard(&refused),
+                breaker: None,
+                by: RefusalOrigin::Guard(refused.layer),
+            });
         if let Some(refusal) = self.enforce_or_withhold(self.policy.modes.guard, guard) {
             return Some(Box::new(refusal));
         }
@@ -753,7 +770,11 @@ impl Call {
 
     /// Applies a mode to a refusal: enforces it, [reports it](Self::tell_withheld) once it is known that there would
     /// have been a run, or drops it.
-    fn enforce_or_withhold(&mut self, mode: EnforcementMode, refusal: Option<CallRefusal>) -> Option<CallRefusal> {
+    fn enforce_or_withhold(
+        &mut self,
+        mode: EnforcementMode,
+        refusal: Option<CallRefusal>,
+    ) -> Option<CallRefusal> {
         let refusal = refusal?;
         match mode {
             EnforcementMode::Enforce => Some(refusal),
@@ -773,7 +794,12 @@ impl Call {
     }
 
     /// Applies a mode to a refusal of a run that is about to start: enforces it, reports it, or drops it.
-    fn enforce_or_report(&mut self, mode: EnforcementMode, refusal: CallRefusal, notices: &mut Vec<CallNotice>) -> Option<CallRefusal> {
+    fn enforce_or_report(
+        &mut self,
+        mode: EnforcementMode,
+        refusal: CallRefusal,
+        notices: &mut Vec<CallNotice>,
+    ) -> Option<CallRefusal> {
         match mode {
             EnforcementMode::Enforce => Some(refusal),
             EnforcementMode::Shadow => {
@@ -828,7 +854,11 @@ impl Call {
             approval::ApprovalInput {
                 standing: &standing,
                 policy: &self.policy.approval,
-                shape: if self.request.danger.is_some() { ArgumentRisk::Dangerous } else { ArgumentRisk::Ordinary },
+                shape: if self.request.danger.is_some() {
+                    ArgumentRisk::Dangerous
+                } else {
+                    ArgumentRisk::Ordinary
+                },
                 channel: self.request.channel,
                 grant: shared.approvals.grant_for(wanted, now),
                 deadline: self.latest_start(),

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use super::request::CallRequest;
 use super::step::{CallResult, Provenance, RecordStatus, RetriedAttempt};
-use crate::code::{Code, CallStatus};
+use crate::code::{CallStatus, Code};
 use crate::dedupe::CallFailure;
-use crate::envelope::{self, CacheHit, ErrorBody, CacheMatch, ResultEnvelope};
+use crate::envelope::{self, CacheHit, CacheMatch, ErrorBody, ResultEnvelope};
 use crate::id::{RequestId, ToolName};
 use crate::millis;
-use crate::output::{ToolOutput, RawJson};
+use crate::output::{RawJson, ToolOutput};
 
 /// Metadata member that carries the guard's remarks on a success.
 const REMARKS: &str = "dev.steadfast/remarks";
@@ -54,7 +54,9 @@ impl CallResult {
         match &self.ended {
             Ok(_) => CallStatus::Success,
             // The call was tried, and the breaker opened before the next attempt.
-            Err(CallFailure { code: Code::CircuitOpen, .. }) if self.attempts > 0 => CallStatus::RetryExhausted,
+            Err(CallFailure { code: Code::CircuitOpen, .. }) if self.attempts > 0 => {
+                CallStatus::RetryExhausted
+            }
             Err(failure) => failure.code.status(failure.retriable),
         }
     }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::Timestamp;
 use crate::approval::ApprovalChannel;
-use crate::dedupe::{RecordAddress, ProcessIdentity, RunId};
+use crate::dedupe::{ProcessIdentity, RecordAddress, RunId};
 use crate::envelope::CallContext;
 use crate::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
 use crate::key::{self, RecordKey};
-use crate::policy::{AmbiguousOutcomePolicy, ToolPolicy, ToolClass};
+use crate::policy::{AmbiguousOutcomePolicy, ToolClass, ToolPolicy};
 use crate::retry::CallerLimits;
 use crate::trust::Signature;
 
@@ -182,7 +182,9 @@ impl Deduplication {
             (Some(id), Some(index)) => Self::Joined(RecordAddress::CallId { id, index }),
             // A separate index finds only this dispatch.
             (Some(id), None) => Self::Joined(RecordAddress::CallId { id, index: id }),
-            (None, Some(index)) => Self::Joined(RecordAddress::Keyless { run: key::run_key(index, run), index }),
+            (None, Some(index)) => {
+                Self::Joined(RecordAddress::Keyless { run: key::run_key(index, run), index })
+            }
             (None, None) => Self::Allowed,
         }
     }
@@ -213,7 +215,9 @@ impl CallerHints {
             ToolClass::ReadOnly | ToolClass::Idempotent => true,
             ToolClass::Mutating => vouched,
             ToolClass::Unknown => {
-                vouched || self.expected_retry_safe || policy.repeat.ambiguous == AmbiguousOutcomePolicy::Retry
+                vouched
+                    || self.expected_retry_safe
+                    || policy.repeat.ambiguous == AmbiguousOutcomePolicy::Retry
             }
         }
     }

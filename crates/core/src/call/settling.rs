@@ -16,14 +16,18 @@ use std::time::Duration;
 
 use super::step::RecordStatus;
 use super::{
-    AttemptInFlight, AttemptEndVisibility, Call, CallResult, CallerState, CutReason, DeferredWrite, CallNotice, AttemptReport, CallMechanisms, State, NextStep,
-    StoreState, UnknownOutcomeInfo, UpstreamSignal, messages,
+    AttemptEndVisibility, AttemptInFlight, AttemptReport, Call, CallMechanisms, CallNotice, CallResult,
+    CallerState, CutReason, DeferredWrite, NextStep, State, StoreState, UnknownOutcomeInfo, UpstreamSignal,
+    messages,
 };
 use crate::Timestamp;
 use crate::classify::Severity;
-use crate::dedupe::{SettleStatus, RunOutcome, UnknownOutcomeReason, DeliveryReceipt, SaveVerdict, SettleDelay, UnknownOutcomeReport, UnknownOutcomeStatus};
+use crate::dedupe::{
+    DeliveryReceipt, RunOutcome, SaveVerdict, SettleDelay, SettleStatus, UnknownOutcomeReason,
+    UnknownOutcomeReport, UnknownOutcomeStatus,
+};
 use crate::output::ToolOutput;
-use crate::policy::{UnknownOutcomePolicy, SettlingPolicy};
+use crate::policy::{SettlingPolicy, UnknownOutcomePolicy};
 
 /// An unknown outcome that is not settled yet.
 #[derive(Debug)]
@@ -229,7 +233,8 @@ impl Call {
         let told = |at: Timestamp| settling.speaks_until().map_or(at, |until| until.max(at));
         let until = waiting.then(|| told(self.waits_until()));
         let by = settling.by.filter(|_| waiting).map(told);
-        let leaves = settling.by.filter(|_| settling.attempt.as_ref().is_some_and(AttemptInFlight::has_permits));
+        let leaves =
+            settling.by.filter(|_| settling.attempt.as_ref().is_some_and(AttemptInFlight::has_permits));
         let save_at = settling.save_at.filter(|_| settling.unsaved && settling.attempt.is_some());
         [until, by, leaves, save_at, self.observed_until(settling)].into_iter().flatten().min()
     }
@@ -274,7 +279,9 @@ impl Call {
             // A tool that asks for input, or was never reached, has done nothing.
             (
                 Some(attempt),
-                outcome @ (AttemptReport::Success { .. } | AttemptReport::InputRequired { .. } | AttemptReport::NotRun { .. }),
+                outcome @ (AttemptReport::Success { .. }
+                | AttemptReport::InputRequired { .. }
+                | AttemptReport::NotRun { .. }),
             ) => self.ran(shared, attempt, outcome, now, notices),
             // A response to a cancellation is never that large.
             (Some(attempt), outcome) if outcome.is_too_large() => {
@@ -387,7 +394,10 @@ impl Call {
             }
             settles @ (SettleDelay::After(_) | SettleDelay::Settled) => settles,
         };
-        self.save_of(RunOutcome::Unknown(settling.ending(settles))).map(DeferredWrite::Save).into_iter().collect()
+        self.save_of(RunOutcome::Unknown(settling.ending(settles)))
+            .map(DeferredWrite::Save)
+            .into_iter()
+            .collect()
     }
 
     /// Returns the response for the caller, counted once.
@@ -417,7 +427,8 @@ impl Call {
             (Some(_), None) => RecordStatus::No,
         };
         let receipt = settling.receipt.clone().filter(|_| end == SettleStatus::Settled);
-        let unknown = Some(UnknownOutcomeInfo { observed: settling.observed, ended: end == SettleStatus::Settled });
+        let unknown =
+            Some(UnknownOutcomeInfo { observed: settling.observed, ended: end == SettleStatus::Settled });
         let result = CallResult { recorded, receipt, unknown, ..self.failed(failure, now) };
         match settling.severity {
             Some(severity) => self.judge_run(shared, result, Some(severity), None, now, notices),
@@ -428,8 +439,8 @@ impl Call {
     /// Returns the time after which the same call runs again after a final response, if the caller does not check
     /// before; `None` if it never does by itself.
     fn runs_again_in(&self) -> Option<Duration> {
-        let hold =
-            self.request.hints.safety_critical || self.policy.dedupe.after_unknown == UnknownOutcomePolicy::Hold;
+        let hold = self.request.hints.safety_critical
+            || self.policy.dedupe.after_unknown == UnknownOutcomePolicy::Hold;
         let keyless = self.request.address().is_some_and(|address| address.index().is_some());
         (keyless && !hold).then_some(self.policy.dedupe.after_telling)
     }
@@ -512,7 +523,11 @@ impl SettlingOutcome {
 }
 
 /// Returns the time after which an attempt that was lost or cut can no longer take effect.
-pub(super) fn settles_after(end: AttemptEndVisibility, observed: UnknownOutcomeReason, policy: &SettlingPolicy) -> SettleDelay {
+pub(super) fn settles_after(
+    end: AttemptEndVisibility,
+    observed: UnknownOutcomeReason,
+    policy: &SettlingPolicy,
+) -> SettleDelay {
     match (observed, end) {
         // The tool has answered; the work that it passed on may continue.
         (UnknownOutcomeReason::ErrorAnswer, _) => SettleDelay::After(policy.settle),

@@ -6,11 +6,11 @@ use super::notice::BreakerScope;
 use crate::Timestamp;
 use crate::approval::{GrantId, SpendVerdict};
 use crate::breaker;
-use crate::classify::{AttemptFault, Severity, FaultSource};
+use crate::classify::{AttemptFault, FaultSource, Severity};
 use crate::code::Code;
 use crate::dedupe::{
-    Claim, ClaimVerdict, CallFailure, UnknownOutcomeReason, ClaimOwner, DeliveryReceipt, ReleaseRequest, RenewVerdict, ReplayReason, RunId, SaveRequest,
-    SaveVerdict, StartVerdict,
+    CallFailure, Claim, ClaimOwner, ClaimVerdict, DeliveryReceipt, ReleaseRequest, RenewVerdict,
+    ReplayReason, RunId, SaveRequest, SaveVerdict, StartVerdict, UnknownOutcomeReason,
 };
 use crate::guard::GuardRemark;
 use crate::key::RecordKey;

@@ -6,8 +6,8 @@
 
 use std::borrow::Cow;
 
+use super::shell::{SHELLS, ShellCommand, ShellProgram, takes_line};
 use super::targets::ArgumentTargets;
-use super::shell::{ShellCommand, ShellProgram, SHELLS, takes_line};
 
 /// Returns the first dangerous shape among the commands that a call would start.
 pub fn dangerous(aims: &ArgumentTargets<'_>, shapes: &DangerousShapes) -> Option<DangerousShapeMatch> {
@@ -272,23 +272,35 @@ fn runs_fetched_script(commands: &[ShellCommand], index: usize) -> bool {
 /// The shapes that are dangerous by default.
 impl Default for DangerousShapes {
     fn default() -> Self {
-        let shape = |name, programs: &[&'static str], options: &[&[&'static str]], target, rights| CommandShape {
-            name: Cow::Borrowed(name),
-            programs: programs.iter().map(|program| Cow::Borrowed(*program)).collect(),
-            options: options
-                .iter()
-                .map(|group| group.iter().map(|option| Cow::Borrowed(*option)).collect())
-                .collect(),
-            target,
-            rights,
+        let shape =
+            |name, programs: &[&'static str], options: &[&[&'static str]], target, rights| CommandShape {
+                name: Cow::Borrowed(name),
+                programs: programs.iter().map(|program| Cow::Borrowed(*program)).collect(),
+                options: options
+                    .iter()
+                    .map(|group| group.iter().map(|option| Cow::Borrowed(*option)).collect())
+                    .collect(),
+                target,
+                rights,
+            };
+        let words = |words: &[&'static str]| {
+            OperandRequirement::Words(words.iter().map(|word| Cow::Borrowed(*word)).collect())
         };
-        let words =
-            |words: &[&'static str]| OperandRequirement::Words(words.iter().map(|word| Cow::Borrowed(*word)).collect());
         let recursive: &[&str] = &["-r", "-R", "--recursive"];
         Self {
-            structures: vec![CompoundShape::FetchedScript, CompoundShape::ForkBomb, CompoundShape::DeviceWrite],
+            structures: vec![
+                CompoundShape::FetchedScript,
+                CompoundShape::ForkBomb,
+                CompoundShape::DeviceWrite,
+            ],
             commands: vec![
-                shape("rm-system", &["rm"], &[recursive], OperandRequirement::SystemFolder, RequiredPrivileges::Any),
+                shape(
+                    "rm-system",
+                    &["rm"],
+                    &[recursive],
+                    OperandRequirement::SystemFolder,
+                    RequiredPrivileges::Any,
+                ),
                 shape(
                     "sudo-rm",
                     &["rm"],
@@ -296,7 +308,13 @@ impl Default for DangerousShapes {
                     OperandRequirement::Anything,
                     RequiredPrivileges::Elevated,
                 ),
-                shape("find-delete", &["find"], &[&["-delete"]], OperandRequirement::SystemFolder, RequiredPrivileges::Any),
+                shape(
+                    "find-delete",
+                    &["find"],
+                    &[&["-delete"]],
+                    OperandRequirement::SystemFolder,
+                    RequiredPrivileges::Any,
+                ),
                 shape(
                     "chmod-system",
                     &["chmod", "chown", "chgrp"],
@@ -304,7 +322,13 @@ impl Default for DangerousShapes {
                     OperandRequirement::SystemFolder,
                     RequiredPrivileges::Any,
                 ),
-                shape("mkfs", &["mkfs", "mkfs.*"], &[], OperandRequirement::Anything, RequiredPrivileges::Any),
+                shape(
+                    "mkfs",
+                    &["mkfs", "mkfs.*"],
+                    &[],
+                    OperandRequirement::Anything,
+                    RequiredPrivileges::Any,
+                ),
                 shape(
                     "device-write",
                     &["dd", "tee", "cp", "shred", "wipefs", "blkdiscard"],

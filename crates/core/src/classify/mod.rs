@@ -12,7 +12,6 @@
 //! is counted) and [`danger`] (commands that must not run without approval), both based on the targets of the call
 //! ([`Aims`]), and [`record`] (failure records, and failures hidden in successful results).
 
-mod targets;
 pub mod danger;
 mod overrides;
 pub mod record;
@@ -20,6 +19,7 @@ mod retry_after;
 mod rules;
 mod shell;
 pub mod signature;
+mod targets;
 mod text;
 
 use std::borrow::Cow;
@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use overrides::{FaultMatcher, InvalidOverride, OverrideProblem, OverrideRule, Overrides};
 pub use targets::ArgumentTargets;
-pub use overrides::{InvalidOverride, FaultMatcher, OverrideProblem, OverrideRule, Overrides};
 
 use crate::Timestamp;
 use crate::code::Code;

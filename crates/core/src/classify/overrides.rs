@@ -11,7 +11,9 @@ use std::time::Duration;
 use regex::{Regex, RegexBuilder};
 
 use super::text::FaultFacts;
-use super::{Classification, AttemptFault, FaultNature, AttemptReach, Severity, FaultSourceKind, TransportError};
+use super::{
+    AttemptFault, AttemptReach, Classification, FaultNature, FaultSourceKind, Severity, TransportError,
+};
 
 /// The maximum number of rules of one tool. Each costs a comparison per fault.
 const MOST_RULES: usize = 64;
@@ -146,7 +148,9 @@ impl Overrides {
         let checked = rules
             .into_iter()
             .enumerate()
-            .map(|(rule, given)| CompiledOverride::new(given).map_err(|problem| InvalidOverride { rule, problem }))
+            .map(|(rule, given)| {
+                CompiledOverride::new(given).map_err(|problem| InvalidOverride { rule, problem })
+            })
             .collect::<Result<_, _>>()?;
         Ok(Self { rules: checked, ..Self::default() })
     }
@@ -305,7 +309,8 @@ mod tests {
             assert_eq!((decided.nature, &*decided.rule), (FaultNature::Permanent, "override.0"));
             assert_eq!((decided.severity, decided.reach), (default.severity, default.reach));
         }
-        let other = classify(&AttemptFault::new(FaultSource::Tool, "Bad gateway (502)"), &overrides, Timestamp::ZERO);
+        let other =
+            classify(&AttemptFault::new(FaultSource::Tool, "Bad gateway (502)"), &overrides, Timestamp::ZERO);
         assert_eq!((other.nature, &*other.rule), (FaultNature::Transient, "text.http.502"));
     }
 
@@ -316,19 +321,44 @@ mod tests {
             let checked = CompiledOverride::new(rule(when, FaultNature::Permanent)).unwrap();
             checked.holds(&FaultFacts::of(fault))
         };
-        let hold = |when: FaultMatcher, source: FaultSource, message: &str| holds(when, &AttemptFault::new(source, message));
+        let hold = |when: FaultMatcher, source: FaultSource, message: &str| {
+            holds(when, &AttemptFault::new(source, message))
+        };
         let reset = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
-        assert!(hold(FaultMatcher { transport: Some(TransportError::ConnectionReset), ..any() }, reset.clone(), ""));
+        assert!(hold(
+            FaultMatcher { transport: Some(TransportError::ConnectionReset), ..any() },
+            reset.clone(),
+            ""
+        ));
         assert!(!hold(FaultMatcher { transport: Some(TransportError::Tls), ..any() }, reset.clone(), ""));
-        assert!(hold(FaultMatcher { json_rpc: Some(-32603), ..any() }, FaultSource::JsonRpc { code: -32603 }, ""));
-        assert!(hold(FaultMatcher { json_rpc: Some(-32603), ..any() }, FaultSource::IsError, "MCP error -32603: no"));
-        assert!(hold(FaultMatcher { web_socket: Some(1012), ..any() }, FaultSource::WebSocket { code: 1012 }, ""));
-        assert!(hold(FaultMatcher { web_socket: Some(1012), ..any() }, FaultSource::Tool, "gateway closed (1012): x"));
+        assert!(hold(
+            FaultMatcher { json_rpc: Some(-32603), ..any() },
+            FaultSource::JsonRpc { code: -32603 },
+            ""
+        ));
+        assert!(hold(
+            FaultMatcher { json_rpc: Some(-32603), ..any() },
+            FaultSource::IsError,
+            "MCP error -32603: no"
+        ));
+        assert!(hold(
+            FaultMatcher { web_socket: Some(1012), ..any() },
+            FaultSource::WebSocket { code: 1012 },
+            ""
+        ));
+        assert!(hold(
+            FaultMatcher { web_socket: Some(1012), ..any() },
+            FaultSource::Tool,
+            "gateway closed (1012): x"
+        ));
         let exit = FaultSource::Exit { code: Some(75), signal: None };
         assert!(hold(FaultMatcher { exit: Some(75), ..any() }, exit.clone(), ""));
         assert!(!hold(FaultMatcher { exit: Some(1), ..any() }, exit, ""));
         let answered = AttemptFault { exit: Some(75), ..AttemptFault::new(FaultSource::Tool, "") };
-        assert!(holds(FaultMatcher { exit: Some(75), source: Some(FaultSourceKind::Tool), ..any() }, &answered));
+        assert!(holds(
+            FaultMatcher { exit: Some(75), source: Some(FaultSourceKind::Tool), ..any() },
+            &answered
+        ));
         assert!(!holds(FaultMatcher { exit: Some(1), ..any() }, &answered));
         assert!(hold(FaultMatcher { source: Some(FaultSourceKind::Panic), ..any() }, FaultSource::Panic, ""));
         let both = FaultMatcher { status: Some(403), ..text("(?i).*rate limit") };
@@ -339,14 +369,18 @@ mod tests {
 
     #[test]
     fn a_text_has_to_begin_where_a_statement_begins() {
-        let checked = CompiledOverride::new(rule(text("backend is (?:asleep|away)"), FaultNature::Transient)).unwrap();
-        let holds = |message: &str| checked.holds(&FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message)));
+        let checked =
+            CompiledOverride::new(rule(text("backend is (?:asleep|away)"), FaultNature::Transient)).unwrap();
+        let holds =
+            |message: &str| checked.holds(&FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message)));
         assert!(holds("backend is asleep"));
         assert!(holds("Error executing tool x: backend is away"));
         assert!(!holds("they say that backend is asleep"));
         assert!(!holds("line one\nbackend is asleep"));
         // The pattern would end the group that wraps it when it is anchored, or would comment out its end.
-        assert!(CompiledOverride::new(rule(text("(?x) backend # a comment"), FaultNature::Transient)).is_ok());
+        assert!(
+            CompiledOverride::new(rule(text("(?x) backend # a comment"), FaultNature::Transient)).is_ok()
+        );
         assert!(matches!(compile("a)(b"), Err(OverrideProblem::Pattern(_))));
     }
 
@@ -364,7 +398,10 @@ mod tests {
         let decided = classify(&fault, &overrides, Timestamp::ZERO);
         assert_eq!(&*decided.rule, "quota-of-the-lab");
         assert_eq!((decided.nature, decided.severity), (FaultNature::Transient, Severity::ServerError));
-        assert_eq!((decided.reach, decided.retry_after), (AttemptReach::Refused, Some(Duration::from_secs(7))));
+        assert_eq!(
+            (decided.reach, decided.retry_after),
+            (AttemptReach::Refused, Some(Duration::from_secs(7)))
+        );
 
         let told = AttemptFault { retry_after: super::super::RetryAfter::parse("2"), ..fault };
         assert_eq!(classify(&told, &overrides, Timestamp::ZERO).retry_after, Some(Duration::from_secs(2)));
@@ -373,7 +410,8 @@ mod tests {
         let plain = Overrides::new(vec![rule(text("."), FaultNature::Transient)]).unwrap();
         let decided = classify(&AttemptFault::new(FaultSource::IsError, "hm"), &plain, Timestamp::ZERO);
         assert_eq!(decided.severity, Severity::Transient);
-        let decided = classify(&AttemptFault::new(FaultSource::Tool, "Unknown tool: x"), &plain, Timestamp::ZERO);
+        let decided =
+            classify(&AttemptFault::new(FaultSource::Tool, "Unknown tool: x"), &plain, Timestamp::ZERO);
         assert_eq!((decided.mistake, decided.code), (None, crate::code::Code::ToolError));
     }
 
@@ -411,7 +449,8 @@ mod tests {
 
     #[test]
     fn rules_are_found_by_the_names_under_which_they_are_explained() {
-        let named = OverrideRule { name: Some("busy".to_owned()), ..rule(text("busy"), FaultNature::Transient) };
+        let named =
+            OverrideRule { name: Some("busy".to_owned()), ..rule(text("busy"), FaultNature::Transient) };
         let rules = Overrides::new(vec![named, rule(text("odd"), FaultNature::Permanent)]).unwrap();
         let has = ["busy", "override.0", "override.1", "override.2"].map(|name| rules.has(name));
         assert_eq!(has, [true, false, true, false]);

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::text::cut;
-use super::{AttemptFault, Overrides, Severity, FaultSource, classify};
+use super::{AttemptFault, FaultSource, Overrides, Severity, classify};
 use crate::Timestamp;
 use crate::id::{Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId};
 use crate::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
-use crate::output::{ToolOutput, RawJson};
+use crate::output::{RawJson, ToolOutput};
 use crate::redact;
 use crate::trust::Signature;
 
@@ -174,7 +174,11 @@ pub fn detect_severity(output: &ToolOutput, overrides: &Overrides, now: Timestam
 }
 
 /// Returns the failure that an output reports in its structure.
-pub(crate) fn detected_in(output: &ToolOutput, overrides: &Overrides, now: Timestamp) -> Option<DetectedFailure> {
+pub(crate) fn detected_in(
+    output: &ToolOutput,
+    overrides: &Overrides,
+    now: Timestamp,
+) -> Option<DetectedFailure> {
     let text = output.content.as_str();
     // `error`, `isError`, and the four spellings of a status.
     if !["rror\"", "tatus"].iter().any(|part| text.contains(part)) {

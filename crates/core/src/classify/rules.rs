@@ -7,7 +7,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::text::{self, FaultFacts};
-use super::{Classification, AttemptFault, ModelMistake, FaultNature, AttemptReach, Severity, FaultSource, FaultSourceKind, TransportError};
+use super::{
+    AttemptFault, AttemptReach, Classification, FaultNature, FaultSource, FaultSourceKind, ModelMistake,
+    Severity, TransportError,
+};
 use crate::code::Code;
 
 /// A verdict and the name of its rule.
@@ -90,7 +93,9 @@ pub(super) fn decide(fault: &AttemptFault, facts: &FaultFacts<'_>, unknown: Faul
             }
         }
         FaultSource::Exit { code, signal } => exit(code, signal),
-        FaultSource::Timeout { .. } => RuleVerdict::transient(Unknown, Severity::Timeout, Code::Timeout).by("timeout"),
+        FaultSource::Timeout { .. } => {
+            RuleVerdict::transient(Unknown, Severity::Timeout, Code::Timeout).by("timeout")
+        }
         // A panic is a mistake in the tool's own code, in the process of Steadfast, so it would happen again. The
         // tool's progress before the panic is unknown.
         FaultSource::Panic => RuleVerdict::permanent(Unknown, Severity::Crash).by("panic"),
@@ -105,7 +110,12 @@ pub(super) fn decide(fault: &AttemptFault, facts: &FaultFacts<'_>, unknown: Faul
     }
 }
 
-fn transport(error: TransportError, written: bool, facts: &FaultFacts<'_>, unknown: FaultNature) -> RuleDecision {
+fn transport(
+    error: TransportError,
+    written: bool,
+    facts: &FaultFacts<'_>,
+    unknown: FaultNature,
+) -> RuleDecision {
     let reach = if written { AttemptReach::Unknown } else { AttemptReach::NotSent };
     let lost = |reach| RuleVerdict::transient(reach, Severity::Transient, Code::UpstreamUnavailable);
     match error {
@@ -146,7 +156,9 @@ fn http(status: u16, asked_to_wait: bool, unknown: FaultNature) -> RuleVerdict {
         404 | 410 => RuleVerdict::permanent(Answered, Severity::NotFound),
         408 => RuleVerdict::transient(Unknown, Severity::Timeout, Code::Timeout),
         413 => RuleVerdict::permanent(Refused, Severity::InvalidInput),
-        400 | 405 | 406 | 411 | 414..=417 | 422 | 431 => RuleVerdict::permanent(Answered, Severity::InvalidInput),
+        400 | 405 | 406 | 411 | 414..=417 | 422 | 431 => {
+            RuleVerdict::permanent(Answered, Severity::InvalidInput)
+        }
         425 => busy(Answered, Severity::Transient),
         429 => busy(Refused, Severity::Transient),
         // A conflict, a lock, a failed precondition: no mistake, and no sign of a broken service.
@@ -243,11 +255,9 @@ fn classify_by_text(facts: &FaultFacts<'_>, unknown: FaultNature) -> Option<Rule
         // A permanent status may hide a mistake that the message names.
         Some(decision) => {
             let mistake = text::mistake(facts);
-            Some(
-                mistake.map_or(decision, |mistake| {
-                    RuleVerdict::mistake(AttemptReach::Answered, mistake).by(mistake.rule())
-                }),
-            )
+            Some(mistake.map_or(decision, |mistake| {
+                RuleVerdict::mistake(AttemptReach::Answered, mistake).by(mistake.rule())
+            }))
         }
         None => text::decide(facts).map(|(verdict, rule)| verdict.by(rule)),
     }

@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::targets::{ArgumentTargetKind, ArgumentTargets};
 use super::shell::{self, ShellCommand};
+use super::targets::{ArgumentTargetKind, ArgumentTargets};
 use super::text::cut;
 use crate::id::{Digest, Domain, ToolRef};
 use crate::trust::Signature;
@@ -304,7 +304,11 @@ mod tests {
             ("{}", "ns"),
         ] {
             let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
-            assert_eq!(domain(&tool("get"), &ArgumentTargets::of(document.root())).as_str(), expected, "{params}");
+            assert_eq!(
+                domain(&tool("get"), &ArgumentTargets::of(document.root())).as_str(),
+                expected,
+                "{params}"
+            );
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::shell::{self, ShellCommand};
-use crate::json::{JsonKind, NameSpelling, JsonValue};
+use crate::json::{JsonKind, JsonValue, NameSpelling};
 
 /// The parameters that name the targets of a call.
 #[derive(Clone, Debug)]
@@ -81,7 +81,9 @@ impl<'d> ArgumentTargets<'d> {
 
     /// Returns `{"command": "rm", "args": ["-rf", "x"]}` as one list of words.
     fn words_behind(&self, program: &str) -> Option<Vec<String>> {
-        let JsonKind::Array(list) = self.all(ArgumentTargetKind::Arguments).next()?.kind() else { return None };
+        let JsonKind::Array(list) = self.all(ArgumentTargetKind::Arguments).next()?.kind() else {
+            return None;
+        };
         if program.contains(char::is_whitespace) {
             return None;
         }

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-use FaultNature::{Permanent, Transient};
 use AttemptReach::{Answered, NotSent, Refused, Unknown};
+use FaultNature::{Permanent, Transient};
 
 fn classified(source: FaultSource, message: &str) -> Classification {
     classify(&AttemptFault::new(source, message), &Overrides::default(), Timestamp::ZERO)
@@ -77,8 +77,22 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             S::Transient,
             "transport.closed",
         ),
-        (transport(TransportError::TimedOut, false), "", Transient, NotSent, S::Timeout, "transport.timed-out"),
-        (transport(TransportError::TimedOut, true), "", Transient, Unknown, S::Timeout, "transport.timed-out"),
+        (
+            transport(TransportError::TimedOut, false),
+            "",
+            Transient,
+            NotSent,
+            S::Timeout,
+            "transport.timed-out",
+        ),
+        (
+            transport(TransportError::TimedOut, true),
+            "",
+            Transient,
+            Unknown,
+            S::Timeout,
+            "transport.timed-out",
+        ),
         (
             transport(TransportError::NameNotFound, false),
             "",
@@ -111,8 +125,22 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             S::ServerError,
             "transport.certificate",
         ),
-        (transport(TransportError::Other, true), "odd", Transient, Unknown, S::ServerError, "unknown.transport"),
-        (transport(TransportError::Other, false), "odd", Transient, NotSent, S::ServerError, "unknown.transport"),
+        (
+            transport(TransportError::Other, true),
+            "odd",
+            Transient,
+            Unknown,
+            S::ServerError,
+            "unknown.transport",
+        ),
+        (
+            transport(TransportError::Other, false),
+            "odd",
+            Transient,
+            NotSent,
+            S::ServerError,
+            "unknown.transport",
+        ),
         (
             transport(TransportError::Other, true),
             "read ECONNRESET",
@@ -200,7 +228,14 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
         (exit(1), "", Transient, Unknown, S::Crash, "exit.1"),
         (exit(126), "", Permanent, NotSent, S::Permission, "exit.126"),
         (exit(127), "", Permanent, NotSent, S::NotFound, "exit.127"),
-        (FaultSource::Exit { code: None, signal: Some(9) }, "", Transient, Unknown, S::Crash, "exit.signal.9"),
+        (
+            FaultSource::Exit { code: None, signal: Some(9) },
+            "",
+            Transient,
+            Unknown,
+            S::Crash,
+            "exit.signal.9",
+        ),
         (FaultSource::Exit { code: None, signal: None }, "", Transient, Unknown, S::Crash, "exit"),
         (TIMED_OUT, "", Transient, Unknown, S::Timeout, "timeout"),
         (FaultSource::Panic, "", Permanent, Unknown, S::Crash, "panic"),
@@ -235,7 +270,14 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             S::Transient,
             "text.connection",
         ),
-        (FaultSource::Tool, "MCP error -32001: Request timed out", Transient, Unknown, S::Timeout, "text.timeout"),
+        (
+            FaultSource::Tool,
+            "MCP error -32001: Request timed out",
+            Transient,
+            Unknown,
+            S::Timeout,
+            "text.timeout",
+        ),
         (
             FaultSource::Tool,
             "MCP error -32000: Connection closed",
@@ -271,9 +313,30 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
             "text.websocket.1012",
         ),
         // A result with `isError` is a response. If it reports a timeout or a lost connection, the cause is unknown.
-        (FaultSource::IsError, "Command timed out after 120 s", Transient, Unknown, S::Timeout, "text.timeout"),
-        (FaultSource::IsError, "Service unavailable (503)", Transient, Unknown, S::ServerError, "text.http.503"),
-        (FaultSource::IsError, "Rate limit exceeded (429)", Transient, Answered, S::Transient, "text.http.429"),
+        (
+            FaultSource::IsError,
+            "Command timed out after 120 s",
+            Transient,
+            Unknown,
+            S::Timeout,
+            "text.timeout",
+        ),
+        (
+            FaultSource::IsError,
+            "Service unavailable (503)",
+            Transient,
+            Unknown,
+            S::ServerError,
+            "text.http.503",
+        ),
+        (
+            FaultSource::IsError,
+            "Rate limit exceeded (429)",
+            Transient,
+            Answered,
+            S::Transient,
+            "text.http.429",
+        ),
         (
             FaultSource::IsError,
             "MCP error -32603: Internal error",
@@ -306,7 +369,8 @@ fn the_progress_of_a_call_follows_the_one_list() {
     for status in 0..1000 {
         let proved = matches!(status, 413 | 429);
         assert_eq!(classified(http(status), "").reach.proves_not_run(), proved, "{status}");
-        let asked = AttemptFault { retry_after: RetryAfter::parse("1"), ..AttemptFault::new(http(status), "") };
+        let asked =
+            AttemptFault { retry_after: RetryAfter::parse("1"), ..AttemptFault::new(http(status), "") };
         let decided = classify(&asked, &Overrides::default(), Timestamp::ZERO);
         assert_eq!(decided.reach.proves_not_run(), proved || status == 503, "{status} with Retry-After");
         assert_eq!(decided.retry_after, Some(Duration::from_secs(1)));
@@ -391,7 +455,8 @@ fn the_error_code_identifies_the_failed_side() {
 #[test]
 fn unknown_transport_errors_follow_the_policy() {
     let strict = Overrides::default().with_unknown(Permanent);
-    let nature = |source: FaultSource| classify(&AttemptFault::new(source, "odd"), &strict, Timestamp::ZERO).nature;
+    let nature =
+        |source: FaultSource| classify(&AttemptFault::new(source, "odd"), &strict, Timestamp::ZERO).nature;
     assert_eq!(nature(transport(TransportError::Other, true)), Permanent);
     assert_eq!(nature(ws(4321)), Permanent);
     assert_eq!(nature(http(999)), Permanent);
@@ -404,7 +469,9 @@ fn unknown_transport_errors_follow_the_policy() {
 
 #[test]
 fn eh_1_1_a_network_time_out_is_transient() {
-    for source in [FaultSource::Tool, FaultSource::IsError, TIMED_OUT, transport(TransportError::TimedOut, true)] {
+    for source in
+        [FaultSource::Tool, FaultSource::IsError, TIMED_OUT, transport(TransportError::TimedOut, true)]
+    {
         assert_eq!(classified(source, "Connection timeout after 30s").nature, Transient);
     }
     assert_eq!(classified(FaultSource::Tool, "Connection timeout after 30s").rule, "text.timeout");
@@ -523,7 +590,9 @@ fn rp_2_no_word_in_an_answer_makes_it_a_matter_of_security_or_corruption() {
     for message in
         ["security violation", "SQL injection in security.rs", "malicious", "file corrupted", "Killed"]
     {
-        for source in [FaultSource::Tool, FaultSource::IsError, rpc(-32000), transport(TransportError::Other, true)] {
+        for source in
+            [FaultSource::Tool, FaultSource::IsError, rpc(-32000), transport(TransportError::Other, true)]
+        {
             let severity = classified(source, message).severity;
             assert!(severity < Severity::Crash, "{message}: {severity:?}");
         }
@@ -579,7 +648,8 @@ fn any_source() -> impl Strategy<Value = FaultSource> {
         any::<u16>().prop_map(http),
         (-33_000_i64..1000).prop_map(rpc),
         any::<u16>().prop_map(ws),
-        (any::<Option<i32>>(), any::<Option<i32>>()).prop_map(|(code, signal)| FaultSource::Exit { code, signal }),
+        (any::<Option<i32>>(), any::<Option<i32>>())
+            .prop_map(|(code, signal)| FaultSource::Exit { code, signal }),
         Just(FaultSource::IsError),
         Just(FaultSource::Tool),
         Just(TIMED_OUT),

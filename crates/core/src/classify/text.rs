@@ -12,7 +12,9 @@ use regex::Regex;
 
 use super::record;
 use super::rules::RuleVerdict;
-use super::{AttemptFault, ModelMistake, AttemptReach, Severity, FaultSource, FaultSourceKind, TransportError};
+use super::{
+    AttemptFault, AttemptReach, FaultSource, FaultSourceKind, ModelMistake, Severity, TransportError,
+};
 use crate::code::Code;
 use crate::json::{JsonDocument, JsonLimits};
 
@@ -87,12 +89,17 @@ impl<'f> FaultFacts<'f> {
 
 /// Returns the first rule that matches the message, and its verdict on an error thrown in place of a result.
 pub(super) fn decide(facts: &FaultFacts<'_>) -> Option<(RuleVerdict, &'static str)> {
-    RULES.iter().find(|(_, pattern)| has_matching_clause(facts, pattern)).map(|(rule, _)| (rule.verdict, rule.name))
+    RULES
+        .iter()
+        .find(|(_, pattern)| has_matching_clause(facts, pattern))
+        .map(|(rule, _)| (rule.verdict, rule.name))
 }
 
 /// Returns the mistake of the model that the message names, if any.
 pub(super) fn mistake(facts: &FaultFacts<'_>) -> Option<ModelMistake> {
-    RULES.iter().find_map(|(rule, pattern)| rule.verdict.mistake.filter(|_| has_matching_clause(facts, pattern)))
+    RULES
+        .iter()
+        .find_map(|(rule, pattern)| rule.verdict.mistake.filter(|_| has_matching_clause(facts, pattern)))
 }
 
 pub(super) fn mentions_lost_session(facts: &FaultFacts<'_>) -> bool {
@@ -211,7 +218,11 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.rate-limit",
         pattern: r"^<w>{0,6}?(?:rate[- _]?limit(?:s|ed|ing)?(?:$|[.!,:(]| \(| (?:was |has been |is )?(?:exceeded|reached|hit|error)\b)|too many requests\b|(?:quota|rate limit) (?:was |has been |is )?(?:exceeded|exhausted|reached)\b|quota$|exceeded (?:your|the) (?:current )?(?:quota|rate limit)\b|throttl(?:ed|ing)\b|throttlingexception\b|resource[_ ]exhausted\b)",
-        verdict: RuleVerdict::transient(AttemptReach::Answered, Severity::Transient, Code::UpstreamUnavailable),
+        verdict: RuleVerdict::transient(
+            AttemptReach::Answered,
+            Severity::Transient,
+            Code::UpstreamUnavailable,
+        ),
         matches: &[
             "rate limit",
             "API rate limit exceeded for user 1",
@@ -248,7 +259,11 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.connection",
         pattern: r"^<w>{0,6}?(?:connection (?:(?:was|has been|is|got|unexpectedly|forcibly|prematurely) ){0,2}(?:refused|reset|closed|terminated|lost|aborted|dropped|failed|broken|interrupted|error)\b|socket (?:hang up|closed)\b|fetch failed\b|network (?:error|failure|is unreachable|is down)\b|broken pipe\b|no route to host\b|no such host\b|name or service not known\b|temporary failure in name resolution\b|could not resolve host\b|server disconnected\b|other side closed\b|(?:net::)?err_(?:connection|network|internet|name)_[a-z_]+|(?:failed|unable) to connect\b|(?:could not|cannot) connect\b)|^<w>{0,3}?(?:econnrefused|econnreset|econnaborted|epipe|enotfound|eai_again|ehostunreach|enetunreach|enetdown|ehostdown|enotconn)\b",
-        verdict: RuleVerdict::transient(AttemptReach::Unknown, Severity::Transient, Code::UpstreamUnavailable),
+        verdict: RuleVerdict::transient(
+            AttemptReach::Unknown,
+            Severity::Transient,
+            Code::UpstreamUnavailable,
+        ),
         matches: &[
             "connect ECONNREFUSED 127.0.0.1:5432",
             "request to http://x/ failed, reason: connect ECONNREFUSED 127.0.0.1:80",
@@ -273,7 +288,11 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.busy",
         pattern: r"^<w>{0,6}?(?:(?:resource|server|model|system) (?:is )?(?:temporarily |currently )?(?:busy|overloaded|starting)\b|overloaded(?:_error)?(?:$|[.!:])|resource temporarily unavailable\b|please try again later\b|service restart\b)",
-        verdict: RuleVerdict::transient(AttemptReach::Answered, Severity::Transient, Code::UpstreamUnavailable),
+        verdict: RuleVerdict::transient(
+            AttemptReach::Answered,
+            Severity::Transient,
+            Code::UpstreamUnavailable,
+        ),
         matches: &[
             "Overloaded",
             "The server is busy",
@@ -285,7 +304,11 @@ static TABLE: &[TextRule] = &[
     TextRule {
         name: "text.server-error",
         pattern: r"^<w>{0,6}?(?:service (?:is )?(?:temporarily |currently )?unavailable\b|(?:temporarily|currently) unavailable\b|internal server error\b|bad gateway\b|upstream connect error\b)",
-        verdict: RuleVerdict::transient(AttemptReach::Unknown, Severity::ServerError, Code::UpstreamUnavailable),
+        verdict: RuleVerdict::transient(
+            AttemptReach::Unknown,
+            Severity::ServerError,
+            Code::UpstreamUnavailable,
+        ),
         matches: &["Service Unavailable", "Internal Server Error", "The service is temporarily unavailable"],
         misses: &["the page on how a service becomes unavailable"],
     },
@@ -431,7 +454,11 @@ mod tests {
             ("Error executing command:\nHTTP 503", Some(503)),
             ("HTTP 200", None),
         ] {
-            assert_eq!(FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message)).status, status, "{message}");
+            assert_eq!(
+                FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message)).status,
+                status,
+                "{message}"
+            );
         }
         for (message, close) in [
             ("gateway closed (1012): service restart", Some(1012)),
@@ -439,7 +466,11 @@ mod tests {
             ("Error: WebSocket closed with code 1013", Some(1013)),
             ("closed 1024 files", None),
         ] {
-            assert_eq!(FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message)).close, close, "{message}");
+            assert_eq!(
+                FaultFacts::of(&AttemptFault::new(FaultSource::Tool, message)).close,
+                close,
+                "{message}"
+            );
         }
         let facts = AttemptFault::new(FaultSource::Tool, "McpError: MCP error -32602: no");
         assert_eq!(FaultFacts::of(&facts).json_rpc, Some(-32602));

@@ -31,15 +31,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::record::{
-    CallFailure, IndexUpdate, Lease, LeaseOwnerState, UnknownOutcomeReason, RecordOrigin, ClaimOwner, DeliveryReceipt, DedupeRecord, DedupeState, RunId,
-    SettleTime, UnknownOutcome, RecordWrite, lifetime,
+    CallFailure, ClaimOwner, DedupeRecord, DedupeState, DeliveryReceipt, IndexUpdate, Lease, LeaseOwnerState,
+    RecordOrigin, RecordWrite, RunId, SettleTime, UnknownOutcome, UnknownOutcomeReason, lifetime,
 };
 use crate::Timestamp;
 use crate::envelope::CallContext;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::RecordKey;
 use crate::output::ToolOutput;
-use crate::policy::{UnknownOutcomePolicy, FailureReplayPolicy, RecordLifetimes, ToolPolicy};
+use crate::policy::{FailureReplayPolicy, RecordLifetimes, ToolPolicy, UnknownOutcomePolicy};
 
 /// The keys under which a call finds its record and writes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,7 +224,12 @@ impl Claim {
     ///
     /// The claim takes nothing from other callers. If the record is gone by then, the claim may be granted, and must be
     /// released.
-    pub fn to_await_result(record: &DedupeRecord, owner: ClaimOwner, rules: DedupeRules, now: Timestamp) -> Option<Self> {
+    pub fn to_await_result(
+        record: &DedupeRecord,
+        owner: ClaimOwner,
+        rules: DedupeRules,
+        now: Timestamp,
+    ) -> Option<Self> {
         match record.state {
             DedupeState::Inflight if record.may_be_taken_over() => return None,
             DedupeState::Cancelled => return None,
@@ -396,7 +401,12 @@ pub enum ReplayReason {
 }
 
 /// Decides a claim. `known` holds the facts that only the caller's process knows.
-pub fn decide_claim(claim: &Claim, found: FoundRecords<'_>, known: &LocalKnowledge, now: Timestamp) -> ClaimDecision {
+pub fn decide_claim(
+    claim: &Claim,
+    found: FoundRecords<'_>,
+    known: &LocalKnowledge,
+    now: Timestamp,
+) -> ClaimDecision {
     let Some((record, sight, column)) = pick(claim, found, now) else {
         return acquire(claim, None, found, now);
     };
@@ -461,7 +471,11 @@ enum ClaimColumn {
 /// Returns the record that decides the claim, and its column. A waiter looks at the record that it waited for. If that
 /// record or its owner is gone, it looks at the replacement. So of all calls that wait for a claim, one runs and the
 /// others keep waiting.
-fn pick<'r>(claim: &Claim, found: FoundRecords<'r>, now: Timestamp) -> Option<(&'r DedupeRecord, LeaseOwnerState, ClaimColumn)> {
+fn pick<'r>(
+    claim: &Claim,
+    found: FoundRecords<'r>,
+    now: Timestamp,
+) -> Option<(&'r DedupeRecord, LeaseOwnerState, ClaimColumn)> {
     type FoundRecord<'r> = Option<(&'r DedupeRecord, LeaseOwnerState)>;
     let explicit = claim.address.origin() == RecordOrigin::Explicit;
     // A repeated call id with other arguments is another call. It finds nothing of the first one.
@@ -629,7 +643,12 @@ pub(super) fn unknown_outcome(
 }
 
 /// Returns the time at which an attempt settles if its owner can no longer report its end.
-fn estimate_settle_time(record: &DedupeRecord, sight: LeaseOwnerState, rules: &DedupeRules, now: Timestamp) -> SettleTime {
+fn estimate_settle_time(
+    record: &DedupeRecord,
+    sight: LeaseOwnerState,
+    rules: &DedupeRules,
+    now: Timestamp,
+) -> SettleTime {
     let DedupeRules { linger, settle, .. } = *rules;
     SettleTime::By(match (record.seen_end_by, sight) {
         (None, _) => now + linger,
@@ -667,15 +686,20 @@ fn replay(
 }
 
 /// Grants the claim: writes the record, points the index to it, and removes the record that only the index could find.
-fn acquire(claim: &Claim, over: Option<&DedupeRecord>, found: FoundRecords<'_>, now: Timestamp) -> ClaimDecision {
+fn acquire(
+    claim: &Claim,
+    over: Option<&DedupeRecord>,
+    found: FoundRecords<'_>,
+    now: Timestamp,
+) -> ClaimDecision {
     let ClaimIntent::Take { started } = claim.intent else {
         return DedupeDecision::only(ClaimVerdict::Nothing);
     };
     let again = over.filter(|record| record.owner == claim.owner);
     let taken = over.filter(|record| matches!(record.state, DedupeState::Inflight));
     // A run that only the index finds is taken over in place, so that its late owner fails the fencing check.
-    let in_place =
-        taken.filter(|record| record.origin == RecordOrigin::Run && claim.address.origin() == RecordOrigin::Run);
+    let in_place = taken
+        .filter(|record| record.origin == RecordOrigin::Run && claim.address.origin() == RecordOrigin::Run);
     let key = in_place.map_or(claim.address.own(), |record| record.key);
     let mut places =
         [found.own, found.indexed, found.followed].into_iter().flatten().map(|(record, _)| record);
@@ -712,7 +736,8 @@ fn acquire(claim: &Claim, over: Option<&DedupeRecord>, found: FoundRecords<'_>, 
     // A record that was taken over is removed. Otherwise every waiter would take it over in turn. A record that only
     // the index could find is removed when the index points elsewhere.
     let passed = found.indexed.map(|(other, _)| other);
-    let orphan = passed.filter(|other| other.origin == RecordOrigin::Run && other.key != key && !other.is_open());
+    let orphan =
+        passed.filter(|other| other.origin == RecordOrigin::Run && other.key != key && !other.is_open());
     let replaced = over.filter(|old| old.key != key && (old.origin == RecordOrigin::Run || taken.is_some()));
     let mut remove: Vec<RecordKey> = [orphan, replaced].into_iter().flatten().map(|old| old.key).collect();
     remove.dedup();

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::record::{
-    AttemptRecord, CallFailure, Lease, UnknownOutcomeReason, RecordOrigin, ClaimOwner, DedupeRecord, DedupeState, RunId, SettleTime, UnknownOutcome,
+    AttemptRecord, CallFailure, ClaimOwner, DedupeRecord, DedupeState, Lease, RecordOrigin, RunId,
+    SettleTime, UnknownOutcome, UnknownOutcomeReason,
 };
 use crate::Timestamp;
 use crate::code::Code;
@@ -277,7 +278,9 @@ impl TryFrom<StoredRecord<'_>> for DedupeRecord {
                 let unknown = stored.unknown;
                 DedupeState::Unknown(UnknownOutcome {
                     settles: unknown.as_ref().map_or(SettleTime::Settled, StoredUnknownOutcome::settles),
-                    observed: unknown.as_ref().map_or(UnknownOutcomeReason::NoAnswer, |unknown| unknown.observed),
+                    observed: unknown
+                        .as_ref()
+                        .map_or(UnknownOutcomeReason::NoAnswer, |unknown| unknown.observed),
                     details: unknown.and_then(|unknown| unknown.words),
                     output: failure.into_owned().output,
                 })

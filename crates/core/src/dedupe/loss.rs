@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::claim::{RecordAddress, Claim};
+use super::claim::{Claim, RecordAddress};
 use super::marker::StoreMarker;
 use crate::Timestamp;
 
@@ -141,11 +141,17 @@ pub fn detect_loss(
                 Some(loss(LossCause::LogMissing, known_time(found.at)))
             }
             // The note is written before the first commit is counted, which gives the store a time.
-            CommitHistory::UpTo(found) if note == CommitNoteState::Missing && known_time(found.at).is_some() => {
+            CommitHistory::UpTo(found)
+                if note == CommitNoteState::Missing && known_time(found.at).is_some() =>
+            {
                 Some(loss(LossCause::NoteUnusable, None))
             }
-            CommitHistory::UpTo(_) if note == CommitNoteState::Damaged => Some(loss(LossCause::NoteUnusable, None)),
-            CommitHistory::Nothing if note == CommitNoteState::Damaged => Some(loss(LossCause::Missing, None)),
+            CommitHistory::UpTo(_) if note == CommitNoteState::Damaged => {
+                Some(loss(LossCause::NoteUnusable, None))
+            }
+            CommitHistory::Nothing if note == CommitNoteState::Damaged => {
+                Some(loss(LossCause::Missing, None))
+            }
             CommitHistory::Nothing | CommitHistory::UpTo(_) => None,
         }
     })
@@ -181,7 +187,9 @@ impl RecordLoss {
     pub fn refuses(&self, claim: &Claim, now: Timestamp) -> bool {
         let keep = &claim.rules.keep;
         let longest: Duration = keep.done.max(keep.failed).max(keep.open);
-        matches!(claim.address, RecordAddress::Explicit(_)) && !claim.retry_safe && now < self.noticed + longest
+        matches!(claim.address, RecordAddress::Explicit(_))
+            && !claim.retry_safe
+            && now < self.noticed + longest
     }
 
     /// Returns one loss that combines this one with an earlier one that was not accepted.
@@ -310,7 +318,11 @@ mod tests {
     #[test]
     fn a_second_loss_keeps_the_details_of_the_first() {
         let noted = |number| {
-            CommitNoteState::Sound(CommitNote { last: commit(1, number), log_is_gone: false, file_is_older: false })
+            CommitNoteState::Sound(CommitNote {
+                last: commit(1, number),
+                log_is_gone: false,
+                file_is_older: false,
+            })
         };
         let first = RecordLoss {
             set_aside: vec!["old".to_owned()],

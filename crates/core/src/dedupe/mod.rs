@@ -39,21 +39,23 @@ mod record;
 mod records;
 
 pub use claim::{
-    RecordAddress, Claim, ClaimDecision, ClaimVerdict, DedupeDecision, SettleStatus, FoundRecords, ClaimIntent, LocalKnowledge, ReplayedResult, ReplayReason,
-    ClaimRole, DedupeRules, UnknownOutcomeStatus, decide_claim,
+    Claim, ClaimDecision, ClaimIntent, ClaimRole, ClaimVerdict, DedupeDecision, DedupeRules, FoundRecords,
+    LocalKnowledge, RecordAddress, ReplayReason, ReplayedResult, SettleStatus, UnknownOutcomeStatus,
+    decide_claim,
 };
 pub use delivery::{Delivery, DeliverySignal};
 pub use format::{FORMAT, UnreadableRecord};
-pub use loss::{Commit, CommitNote, CommitHistory, LossCause, CommitNoteState, RecordLoss, detect_loss};
-pub use marker::{StoreMarker, MarkerWatch, MarkerStatus};
+pub use loss::{Commit, CommitHistory, CommitNote, CommitNoteState, LossCause, RecordLoss, detect_loss};
+pub use marker::{MarkerStatus, MarkerWatch, StoreMarker};
 pub use owner::{
-    RecordAbsence, ReleaseRequest, RenewVerdict, Resolution, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict,
-    decide_abandoned, decide_delivered, decide_release, decide_renew, decide_resolve, decide_save,
-    decide_start,
+    RecordAbsence, ReleaseRequest, RenewVerdict, Resolution, ResolutionRequest, ResolveVerdict, SaveRequest,
+    SaveVerdict, StartVerdict, decide_abandoned, decide_delivered, decide_release, decide_renew,
+    decide_resolve, decide_save, decide_start,
 };
 pub use record::{
-    AttemptRecord, RunOutcome, CallFailure, IndexUpdate, Lease, LeaseOwnerState, UnknownOutcomeReason, RecordOrigin, ClaimOwner, ProcessIdentity, DeliveryReceipt,
-    DedupeRecord, DedupeState, RunId, SettleTime, SettleDelay, UnknownOutcomeReport, UnknownOutcome, RecordWrite,
+    AttemptRecord, CallFailure, ClaimOwner, DedupeRecord, DedupeState, DeliveryReceipt, IndexUpdate, Lease,
+    LeaseOwnerState, ProcessIdentity, RecordOrigin, RecordWrite, RunId, RunOutcome, SettleDelay, SettleTime,
+    UnknownOutcome, UnknownOutcomeReason, UnknownOutcomeReport,
 };
 
 pub use records::MemoryRecords;

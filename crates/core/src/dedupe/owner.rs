@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::claim::{DedupeDecision, DedupeRules, unknown_outcome};
 use super::record::{
-    AttemptRecord, RunOutcome, IndexUpdate, Lease, LeaseOwnerState, ClaimOwner, DeliveryReceipt, DedupeRecord, DedupeState, SettleTime,
-    UnknownOutcomeReport, UnknownOutcome, RecordWrite,
+    AttemptRecord, ClaimOwner, DedupeRecord, DedupeState, DeliveryReceipt, IndexUpdate, Lease,
+    LeaseOwnerState, RecordWrite, RunOutcome, SettleTime, UnknownOutcome, UnknownOutcomeReport,
 };
 use crate::Timestamp;
 use crate::key::RecordKey;
@@ -22,7 +22,11 @@ pub enum StartVerdict {
 }
 
 /// Marks that an attempt may have been sent. Must come before the attempt.
-pub fn decide_start(owner: &ClaimOwner, found: Option<&DedupeRecord>, now: Timestamp) -> DedupeDecision<StartVerdict> {
+pub fn decide_start(
+    owner: &ClaimOwner,
+    found: Option<&DedupeRecord>,
+    now: Timestamp,
+) -> DedupeDecision<StartVerdict> {
     let mine = found.filter(|record| record.owner == *owner && matches!(record.state, DedupeState::Inflight));
     match mine {
         None => DedupeDecision::only(StartVerdict::Lost),
@@ -31,7 +35,8 @@ pub fn decide_start(owner: &ClaimOwner, found: Option<&DedupeRecord>, now: Times
             // The claim counted from its own time.
             let seen_end_by = record.seen_end_by.map(|by| by + now.since(record.created));
             let version = record.version + 1;
-            let started = DedupeRecord { started: true, version, updated: now, seen_end_by, ..record.clone() };
+            let started =
+                DedupeRecord { started: true, version, updated: now, seen_end_by, ..record.clone() };
             DedupeDecision { verdict: StartVerdict::Started, write: put(started, IndexUpdate::Keep) }
         }
     }
@@ -84,8 +89,13 @@ pub fn decide_renew(
         Some(record) if record.owner != claimed.owner => DedupeDecision::only(RenewVerdict::Lost),
         Some(record) => match record.state {
             DedupeState::Inflight => {
-                let renewed =
-                    DedupeRecord { lease, expires, updated: now, version: record.version + 1, ..record.clone() };
+                let renewed = DedupeRecord {
+                    lease,
+                    expires,
+                    updated: now,
+                    version: record.version + 1,
+                    ..record.clone()
+                };
                 DedupeDecision { verdict: RenewVerdict::Renewed, write: put(renewed, IndexUpdate::Keep) }
             }
             DedupeState::Unknown(_) => DedupeDecision::only(RenewVerdict::MarkedUnknown),
@@ -144,7 +154,8 @@ pub fn decide_save(
         }
         Some(record) if record.owner != claimed.owner => return DedupeDecision::only(SaveVerdict::FenceLost),
         Some(record) => match (&record.state, &save.ending) {
-            (DedupeState::Inflight, _) | (DedupeState::Unknown(_), RunOutcome::Done(_) | RunOutcome::Failed(_)) => {
+            (DedupeState::Inflight, _)
+            | (DedupeState::Unknown(_), RunOutcome::Done(_) | RunOutcome::Failed(_)) => {
                 (record, IndexUpdate::Keep)
             }
             // Of two times at which it settles, the more precise one counts.
@@ -167,7 +178,12 @@ pub fn decide_save(
         RunOutcome::Done(output) => DedupeState::Done(output),
         RunOutcome::Failed(failure) => DedupeState::Failed(failure),
         RunOutcome::Unknown(UnknownOutcomeReport { settles, observed, details: words, output }) => {
-            DedupeState::Unknown(UnknownOutcome { settles: settles.at(now), observed, details: words, output })
+            DedupeState::Unknown(UnknownOutcome {
+                settles: settles.at(now),
+                observed,
+                details: words,
+                output,
+            })
         }
     };
     // A final response that has arrived stays final.
@@ -204,14 +220,22 @@ pub struct ReleaseRequest {
 
 /// Releases the claim: the call never ran, or may run again. This also applies if others recorded it as unknown in the
 /// meantime, because the owner knows better.
-pub fn decide_release(release: &ReleaseRequest, own: Option<&DedupeRecord>, indexed: Option<&DedupeRecord>) -> RecordWrite {
+pub fn decide_release(
+    release: &ReleaseRequest,
+    own: Option<&DedupeRecord>,
+    indexed: Option<&DedupeRecord>,
+) -> RecordWrite {
     let mine =
         [own, indexed].into_iter().flatten().find(|record| record.owner == release.owner && record.is_open());
     mine.map_or(RecordWrite::Nothing, |record| RecordWrite::Remove { key: record.key, index: record.index })
 }
 
 /// Marks the response with this receipt as delivered. A record that has changed since does not change.
-pub fn decide_delivered(receipt: &DeliveryReceipt, at: Timestamp, found: Option<&DedupeRecord>) -> RecordWrite {
+pub fn decide_delivered(
+    receipt: &DeliveryReceipt,
+    at: Timestamp,
+    found: Option<&DedupeRecord>,
+) -> RecordWrite {
     match found {
         Some(record)
             if record.receipt() == *receipt && record.delivered.is_none() && is_answer(&record.state, at) =>
@@ -306,8 +330,11 @@ pub fn decide_resolve(
         (Resolution::DidNotRun, SettleTime::By(at)) => Some(at.since(now)),
         (Resolution::DidNotRun, SettleTime::WhenOwnerReports | SettleTime::Settled) => None,
     };
-    let write =
-        if is_new { put(record.with_unknown_outcome(unknown, rules, now), IndexUpdate::Keep) } else { RecordWrite::Nothing };
+    let write = if is_new {
+        put(record.with_unknown_outcome(unknown, rules, now), IndexUpdate::Keep)
+    } else {
+        RecordWrite::Nothing
+    };
     DedupeDecision { verdict: ResolveVerdict::NotSettled(left), write }
 }
 

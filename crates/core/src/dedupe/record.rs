@@ -24,7 +24,7 @@ use crate::envelope::CallContext;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::RecordKey;
 use crate::output::ToolOutput;
-use crate::policy::{UnknownOutcomePolicy, RecordLifetimes};
+use crate::policy::{RecordLifetimes, UnknownOutcomePolicy};
 
 /// A process on a machine. Distinct from every other process that had the same pid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -139,7 +139,9 @@ impl SettleTime {
     /// caller may have acted on it.
     pub(super) fn is_more_precise_than(self, recorded: Self) -> bool {
         match (self, recorded) {
-            (Self::Settled, Self::By(_) | Self::WhenOwnerReports) | (Self::By(_), Self::WhenOwnerReports) => true,
+            (Self::Settled, Self::By(_) | Self::WhenOwnerReports) | (Self::By(_), Self::WhenOwnerReports) => {
+                true
+            }
             (Self::By(said), Self::By(known)) => said < known,
             (Self::Settled | Self::By(_), Self::Settled) => false,
             (Self::WhenOwnerReports, _) => false,
@@ -445,7 +447,12 @@ impl DedupeRecord {
     }
 
     /// Returns this record with an unknown outcome.
-    pub(super) fn with_unknown_outcome(&self, unknown: UnknownOutcome, rules: &DedupeRules, now: Timestamp) -> Self {
+    pub(super) fn with_unknown_outcome(
+        &self,
+        unknown: UnknownOutcome,
+        rules: &DedupeRules,
+        now: Timestamp,
+    ) -> Self {
         let hold = rules.after_unknown == UnknownOutcomePolicy::Hold || self.expires.is_none();
         self.after_write(DedupeState::Unknown(unknown), &rules.keep, hold, now)
     }
@@ -456,7 +463,13 @@ impl DedupeRecord {
     }
 
     /// Returns this record after one more write. Every write that changes the result clears the delivery mark.
-    pub(super) fn after_write(&self, state: DedupeState, keep: &RecordLifetimes, hold: bool, now: Timestamp) -> Self {
+    pub(super) fn after_write(
+        &self,
+        state: DedupeState,
+        keep: &RecordLifetimes,
+        hold: bool,
+        now: Timestamp,
+    ) -> Self {
         let expires = lifetime(&state, keep, hold).map(|life| now + life);
         Self { state, delivered: None, version: self.version + 1, updated: now, expires, ..self.clone() }
     }

@@ -8,8 +8,10 @@ use crate::Timestamp;
 use crate::code::Code;
 use crate::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use crate::key::RecordKey;
-use crate::output::{ToolOutput, RawJson};
-use crate::policy::{UnknownOutcomePolicy, FailureReplayPolicy, DedupePolicy, ToolPolicy, PolicyProfile, ToolClass};
+use crate::output::{RawJson, ToolOutput};
+use crate::policy::{
+    DedupePolicy, FailureReplayPolicy, PolicyProfile, ToolClass, ToolPolicy, UnknownOutcomePolicy,
+};
 
 mod several_records;
 mod written_fields;
@@ -40,7 +42,10 @@ fn settled() -> DedupeState {
 
 /// Returns an unknown outcome that settles at this time.
 fn settles(settles: SettleTime) -> DedupeState {
-    DedupeState::Unknown(UnknownOutcome { settles, ..UnknownOutcome::settled(UnknownOutcomeReason::NoAnswer) })
+    DedupeState::Unknown(UnknownOutcome {
+        settles,
+        ..UnknownOutcome::settled(UnknownOutcomeReason::NoAnswer)
+    })
 }
 
 fn unknown_ending() -> RunOutcome {
@@ -73,16 +78,22 @@ enum ClaimTestColumn {
     Waiter,
 }
 
-const COLUMNS: [ClaimTestColumn; 4] = [ClaimTestColumn::Explicit, ClaimTestColumn::CallId, ClaimTestColumn::Equal, ClaimTestColumn::Waiter];
+const COLUMNS: [ClaimTestColumn; 4] =
+    [ClaimTestColumn::Explicit, ClaimTestColumn::CallId, ClaimTestColumn::Equal, ClaimTestColumn::Waiter];
 
 fn claim(column: ClaimTestColumn) -> Claim {
     let (address, role) = match column {
         ClaimTestColumn::Explicit => (RecordAddress::Explicit(key("k")), ClaimRole::Fresh),
-        ClaimTestColumn::CallId => (RecordAddress::CallId { id: key("k"), index: key("i") }, ClaimRole::Fresh),
-        ClaimTestColumn::Equal => (RecordAddress::Keyless { run: key("new"), index: key("i") }, ClaimRole::Fresh),
-        ClaimTestColumn::Waiter => {
-            (RecordAddress::Keyless { run: key("new"), index: key("i") }, ClaimRole::Waiter { followed: key("k") })
+        ClaimTestColumn::CallId => {
+            (RecordAddress::CallId { id: key("k"), index: key("i") }, ClaimRole::Fresh)
         }
+        ClaimTestColumn::Equal => {
+            (RecordAddress::Keyless { run: key("new"), index: key("i") }, ClaimRole::Fresh)
+        }
+        ClaimTestColumn::Waiter => (
+            RecordAddress::Keyless { run: key("new"), index: key("i") },
+            ClaimRole::Waiter { followed: key("k") },
+        ),
     };
     Claim {
         address,
@@ -144,10 +155,17 @@ fn record(column: ClaimTestColumn, state: DedupeState) -> DedupeRecord {
     }
 }
 
-fn decide(column: ClaimTestColumn, claim: &Claim, record: Option<&DedupeRecord>, sight: LeaseOwnerState) -> ClaimDecision {
+fn decide(
+    column: ClaimTestColumn,
+    claim: &Claim,
+    record: Option<&DedupeRecord>,
+    sight: LeaseOwnerState,
+) -> ClaimDecision {
     let seen = record.map(|record| (record, sight));
     let found = match column {
-        ClaimTestColumn::Explicit | ClaimTestColumn::CallId => FoundRecords { own: seen, ..FoundRecords::default() },
+        ClaimTestColumn::Explicit | ClaimTestColumn::CallId => {
+            FoundRecords { own: seen, ..FoundRecords::default() }
+        }
         ClaimTestColumn::Equal => FoundRecords { indexed: seen, ..FoundRecords::default() },
         ClaimTestColumn::Waiter => FoundRecords { followed: seen, indexed: seen, own: None },
     };
@@ -202,7 +220,8 @@ fn nothing_found_is_acquired_in_every_column() {
 
 #[test]
 fn an_expired_record_is_nothing() {
-    let expired = |column| DedupeRecord { expires: Some(NOW), ..record(column, DedupeState::Done(Some(output()))) };
+    let expired =
+        |column| DedupeRecord { expires: Some(NOW), ..record(column, DedupeState::Done(Some(output()))) };
     assert_eq!(row(expired), ["mine"; 4]);
 }
 
@@ -226,7 +245,10 @@ fn in_flight_with_a_valid_lease_is_waited_for() {
     assert_eq!(row(|column| record(column, DedupeState::Inflight)), ["follow"; 4]);
     let best_effort = Claim { best_effort: true, ..claim(ClaimTestColumn::Explicit) };
     let found = record(ClaimTestColumn::Explicit, DedupeState::Inflight);
-    assert_eq!(name(&decide(ClaimTestColumn::Explicit, &best_effort, Some(&found), LeaseOwnerState::Time)), "busy");
+    assert_eq!(
+        name(&decide(ClaimTestColumn::Explicit, &best_effort, Some(&found), LeaseOwnerState::Time)),
+        "busy"
+    );
 }
 
 #[test]
@@ -242,14 +264,20 @@ fn the_lease_ends_with_the_process_on_one_machine_and_with_time_elsewhere() {
         (&unlimited, LeaseOwnerState::Time, "follow"),
         (&unlimited, LeaseOwnerState::Gone, "mine"),
     ] {
-        assert_eq!(name(&decide(ClaimTestColumn::Explicit, &claim(ClaimTestColumn::Explicit), Some(record), sight)), expected);
+        assert_eq!(
+            name(&decide(ClaimTestColumn::Explicit, &claim(ClaimTestColumn::Explicit), Some(record), sight)),
+            expected
+        );
     }
 }
 
 #[test]
 fn a_lapsed_claim_that_was_not_started_is_mine() {
-    let lapsed =
-        |column| DedupeRecord { lease: Lease::Until(NOW), started: false, ..record(column, DedupeState::Inflight) };
+    let lapsed = |column| DedupeRecord {
+        lease: Lease::Until(NOW),
+        started: false,
+        ..record(column, DedupeState::Inflight)
+    };
     assert_eq!(row(lapsed), ["mine"; 4]);
 }
 
@@ -280,9 +308,14 @@ fn a_lapsed_run_that_is_not_safe_to_repeat_becomes_unknown_and_is_reported() {
     let linger = policy().settling.linger;
     for column in COLUMNS {
         let decision = decide(column, &claim(column), Some(&lapsed(column)), LeaseOwnerState::Time);
-        let RecordWrite::Put { record: written, index: IndexUpdate::Keep, .. } = decision.write else { panic!() };
+        let RecordWrite::Put { record: written, index: IndexUpdate::Keep, .. } = decision.write else {
+            panic!()
+        };
         let DedupeState::Unknown(unknown) = &written.state else { panic!("{written:?}") };
-        assert_eq!((unknown.settles, unknown.observed), (SettleTime::By(NOW + linger), UnknownOutcomeReason::NoAnswer));
+        assert_eq!(
+            (unknown.settles, unknown.observed),
+            (SettleTime::By(NOW + linger), UnknownOutcomeReason::NoAnswer)
+        );
         assert_eq!(written.owner, owner(1), "its late answer must still count");
         let ClaimVerdict::Unknown(told) = decision.verdict else { panic!("{column:?}") };
         assert_eq!((told.end, told.receipt), (SettleStatus::NotYet(Some(linger)), written.receipt()));
@@ -305,18 +338,27 @@ fn a_run_whose_owner_saw_its_end_is_settled_by_the_leash_or_by_the_limit_of_its_
         unknown.settles
     };
     let zero = Duration::ZERO;
-    assert_eq!(by(&lapsed, LeaseOwnerState::Gone, zero), SettleTime::By(NOW + 5 * SECOND), "its leash ends it");
+    assert_eq!(
+        by(&lapsed, LeaseOwnerState::Gone, zero),
+        SettleTime::By(NOW + 5 * SECOND),
+        "its leash ends it"
+    );
     assert_eq!(
         by(&lapsed, LeaseOwnerState::Gone, 5 * SECOND),
         SettleTime::By(NOW + 10 * SECOND),
         "it may have handed work on"
     );
-    assert_eq!(by(&lapsed, LeaseOwnerState::Time, zero), SettleTime::By(NOW + 90 * SECOND), "its owner may live");
+    assert_eq!(
+        by(&lapsed, LeaseOwnerState::Time, zero),
+        SettleTime::By(NOW + 90 * SECOND),
+        "its owner may live"
+    );
     // The same if the owner had recorded the unknown outcome and is gone before it observed the end.
     let unsaid = DedupeRecord { state: settles(SettleTime::WhenOwnerReports), ..lapsed };
     assert_eq!(by(&unsaid, LeaseOwnerState::Gone, zero), SettleTime::By(NOW + 5 * SECOND));
     assert_eq!(by(&unsaid, LeaseOwnerState::Time, zero), SettleTime::By(NOW + 90 * SECOND));
-    let decision = decide(ClaimTestColumn::Equal, &claim(ClaimTestColumn::Equal), Some(&unsaid), LeaseOwnerState::Alive);
+    let decision =
+        decide(ClaimTestColumn::Equal, &claim(ClaimTestColumn::Equal), Some(&unsaid), LeaseOwnerState::Alive);
     assert_eq!(
         (name(&decision), &decision.write),
         ("not yet", &RecordWrite::Nothing),
@@ -347,7 +389,8 @@ fn nothing_counts_before_the_end() {
 fn a_caller_that_verified_after_the_final_response_may_call_again() {
     let looked = LocalKnowledge { verified: vec![owner(1)], ..LocalKnowledge::default() };
     let with = |record: &DedupeRecord, known: &LocalKnowledge| {
-        let found = FoundRecords { indexed: Some((record, LeaseOwnerState::Time)), ..FoundRecords::default() };
+        let found =
+            FoundRecords { indexed: Some((record, LeaseOwnerState::Time)), ..FoundRecords::default() };
         name(&decide_claim(&claim(ClaimTestColumn::Equal), found, known, NOW))
     };
     let told = DedupeRecord { delivered: Some(NOW), ..record(ClaimTestColumn::Equal, settled()) };
@@ -362,7 +405,9 @@ fn a_caller_that_verified_after_the_final_response_may_call_again() {
         let seen = Some((&told, LeaseOwnerState::Time));
         let found = match column {
             ClaimTestColumn::Waiter => FoundRecords { followed: seen, ..FoundRecords::default() },
-            ClaimTestColumn::Explicit | ClaimTestColumn::CallId | ClaimTestColumn::Equal => FoundRecords { own: seen, ..FoundRecords::default() },
+            ClaimTestColumn::Explicit | ClaimTestColumn::CallId | ClaimTestColumn::Equal => {
+                FoundRecords { own: seen, ..FoundRecords::default() }
+            }
         };
         assert_eq!(name(&decide_claim(&claim(column), found, &looked, NOW)), "tell", "{column:?}");
     }
@@ -492,7 +537,10 @@ fn failed_is_replayed_by_policy_to_explicit_keys_and_always_to_waiters() {
     let mut best_effort = Claim { best_effort: true, ..claim(ClaimTestColumn::Explicit) };
     best_effort.rules.cache_failures = FailureReplayPolicy::All;
     let failed = record(ClaimTestColumn::Explicit, DedupeState::Failed(failure(false)));
-    assert_eq!(name(&decide(ClaimTestColumn::Explicit, &best_effort, Some(&failed), LeaseOwnerState::Time)), "mine");
+    assert_eq!(
+        name(&decide(ClaimTestColumn::Explicit, &best_effort, Some(&failed), LeaseOwnerState::Time)),
+        "mine"
+    );
 }
 
 #[test]
@@ -505,7 +553,15 @@ fn unknown_is_reported_until_delivered_and_ten_seconds_longer() {
     assert_eq!(row(told), ["tell", "tell", "mine", "tell"]);
     let mut hold = claim(ClaimTestColumn::Equal);
     hold.rules.after_unknown = UnknownOutcomePolicy::Hold;
-    assert_eq!(name(&decide(ClaimTestColumn::Equal, &hold, Some(&told(ClaimTestColumn::Equal)), LeaseOwnerState::Time)), "tell");
+    assert_eq!(
+        name(&decide(
+            ClaimTestColumn::Equal,
+            &hold,
+            Some(&told(ClaimTestColumn::Equal)),
+            LeaseOwnerState::Time
+        )),
+        "tell"
+    );
 }
 
 #[test]
@@ -527,7 +583,10 @@ fn an_explicit_key_with_other_arguments_conflicts_in_every_state_for_waiters_too
             let other = Claim { digest: Digest::of(b"other"), role, ..claim(ClaimTestColumn::Explicit) };
             let found = record(ClaimTestColumn::Explicit, state.clone());
             let decision = decide(ClaimTestColumn::Explicit, &other, Some(&found), LeaseOwnerState::Gone);
-            assert_eq!(decision, DedupeDecision { verdict: ClaimVerdict::Conflict, write: RecordWrite::Nothing });
+            assert_eq!(
+                decision,
+                DedupeDecision { verdict: ClaimVerdict::Conflict, write: RecordWrite::Nothing }
+            );
         }
     }
     let other = Claim { digest: Digest::of(b"other"), ..claim(ClaimTestColumn::CallId) };
@@ -595,9 +654,10 @@ fn a_waiter_gets_the_result_and_takes_no_claim() {
             matches!(write, RecordWrite::Put { record, .. } if matches!(record.state, DedupeState::Unknown(_)))
         );
         let rules = DedupeRules::from(&policy());
-        for repeatable in
-            [DedupeRecord { started: false, ..running.clone() }, DedupeRecord { retry_safe: true, ..running.clone() }]
-        {
+        for repeatable in [
+            DedupeRecord { started: false, ..running.clone() },
+            DedupeRecord { retry_safe: true, ..running.clone() },
+        ] {
             assert_eq!(Claim::to_await_result(&repeatable, owner(2), rules, NOW), None, "a call finds out");
         }
     }
@@ -610,10 +670,12 @@ fn a_record_only_the_index_can_find_is_removed_when_the_index_moves() {
         arrived: NOW.before(SECOND),
         ..record(ClaimTestColumn::Equal, DedupeState::Done(None))
     };
-    let decision = decide(ClaimTestColumn::Equal, &claim(ClaimTestColumn::Equal), Some(&done), LeaseOwnerState::Time);
+    let decision =
+        decide(ClaimTestColumn::Equal, &claim(ClaimTestColumn::Equal), Some(&done), LeaseOwnerState::Time);
     assert!(matches!(decision.write, RecordWrite::Put { remove, .. } if remove == [key("k")]));
     let with_id = DedupeRecord { origin: RecordOrigin::CallId, call_id: Some(key("k")), ..done };
-    let decision = decide(ClaimTestColumn::Equal, &claim(ClaimTestColumn::Equal), Some(&with_id), LeaseOwnerState::Time);
+    let decision =
+        decide(ClaimTestColumn::Equal, &claim(ClaimTestColumn::Equal), Some(&with_id), LeaseOwnerState::Time);
     assert!(
         matches!(decision.write, RecordWrite::Put { remove, .. } if remove.is_empty()),
         "a late duplicate of that dispatch must find it"
@@ -623,7 +685,8 @@ fn a_record_only_the_index_can_find_is_removed_when_the_index_moves() {
 #[test]
 fn a_waiter_whose_record_is_gone_waits_for_its_replacement() {
     let successor = record(ClaimTestColumn::Equal, DedupeState::Inflight);
-    let found = FoundRecords { indexed: Some((&successor, LeaseOwnerState::Time)), ..FoundRecords::default() };
+    let found =
+        FoundRecords { indexed: Some((&successor, LeaseOwnerState::Time)), ..FoundRecords::default() };
     let mut waiter = claim(ClaimTestColumn::Waiter);
     waiter.role = ClaimRole::Waiter { followed: key("gone") };
     assert_eq!(name(&decide_claim(&waiter, found, &LocalKnowledge::default(), NOW)), "follow");
@@ -634,8 +697,11 @@ fn a_waiter_whose_record_is_gone_waits_for_its_replacement() {
 /// instead of one.
 #[test]
 fn a_record_that_was_taken_over_is_gone_for_the_next_waiter() {
-    let lapsed =
-        DedupeRecord { lease: Lease::Until(NOW), started: false, ..record(ClaimTestColumn::CallId, DedupeState::Inflight) };
+    let lapsed = DedupeRecord {
+        lease: Lease::Until(NOW),
+        started: false,
+        ..record(ClaimTestColumn::CallId, DedupeState::Inflight)
+    };
     let found = FoundRecords {
         followed: Some((&lapsed, LeaseOwnerState::Time)),
         indexed: Some((&lapsed, LeaseOwnerState::Time)),
@@ -646,7 +712,10 @@ fn a_record_that_was_taken_over_is_gone_for_the_next_waiter() {
     assert_eq!(remove, [lapsed.key]);
     let found = FoundRecords { indexed: Some((&taken, LeaseOwnerState::Time)), ..FoundRecords::default() };
     let second = Claim { owner: owner(3), ..claim(ClaimTestColumn::Waiter) };
-    assert_eq!(decide_claim(&second, found, &LocalKnowledge::default(), NOW).verdict, ClaimVerdict::Follow(taken.key));
+    assert_eq!(
+        decide_claim(&second, found, &LocalKnowledge::default(), NOW).verdict,
+        ClaimVerdict::Follow(taken.key)
+    );
 }
 
 #[test]
@@ -737,7 +806,9 @@ fn started_is_written_by_the_owner_in_flight_only() {
     let asked = DedupeRecord { started: false, seen_end_by: Some(by), ..mine(DedupeState::Inflight) };
     let waited = Duration::from_secs(40);
     let decision = decide_start(&owner(2), Some(&asked), asked.created + waited);
-    assert!(matches!(decision.write, RecordWrite::Put { record, .. } if record.seen_end_by == Some(by + waited)));
+    assert!(
+        matches!(decision.write, RecordWrite::Put { record, .. } if record.seen_end_by == Some(by + waited))
+    );
     let repeat = decide_start(&owner(2), Some(&mine(DedupeState::Inflight)), NOW);
     assert_eq!(repeat, DedupeDecision { verdict: StartVerdict::Started, write: RecordWrite::Nothing });
 }
@@ -818,7 +889,10 @@ fn a_repeated_save_writes_nothing() {
     ] {
         let found = mine(state);
         let decision = decide_save(&save(ending), Some(&found), None, NOW);
-        assert_eq!(decision, DedupeDecision { verdict: SaveVerdict::Saved(found.receipt()), write: RecordWrite::Nothing });
+        assert_eq!(
+            decision,
+            DedupeDecision { verdict: SaveVerdict::Saved(found.receipt()), write: RecordWrite::Nothing }
+        );
     }
 }
 
@@ -828,7 +902,10 @@ fn a_save_under_another_owner_meets_the_fence() {
         for ending in [RunOutcome::Done(None), RunOutcome::Failed(failure(false)), unknown_ending()] {
             let found = record(ClaimTestColumn::Explicit, state.clone());
             let decision = decide_save(&save(ending), Some(&found), None, NOW);
-            assert_eq!(decision, DedupeDecision { verdict: SaveVerdict::FenceLost, write: RecordWrite::Nothing });
+            assert_eq!(
+                decision,
+                DedupeDecision { verdict: SaveVerdict::FenceLost, write: RecordWrite::Nothing }
+            );
         }
     }
 }
@@ -845,8 +922,11 @@ fn a_kept_result_that_was_delivered_meanwhile_is_saved_as_delivered() {
 /// record that it really owned stayed in flight as long as its process lived.
 #[test]
 fn a_save_after_an_unanswered_take_over_finds_its_record_through_the_index() {
-    let taken =
-        DedupeRecord { key: key("taken over in place"), index: Some(key("i")), ..mine(DedupeState::Inflight) };
+    let taken = DedupeRecord {
+        key: key("taken over in place"),
+        index: Some(key("i")),
+        ..mine(DedupeState::Inflight)
+    };
     let decision = decide_save(&save(RunOutcome::Done(Some(output()))), None, Some(&taken), NOW);
     assert!(
         matches!(decision.write, RecordWrite::Put { record, .. } if record.key == taken.key && !record.is_open())
@@ -904,7 +984,8 @@ fn an_operator_settles_what_is_unknown_and_nothing_else() {
         let found = mine(state.clone());
         for resolution in [Resolution::Ran, Resolution::DidNotRun] {
             let verdict =
-                decide_resolve(&by_hand(resolution), Some((&found, LeaseOwnerState::Alive)), &rules, NOW).verdict;
+                decide_resolve(&by_hand(resolution), Some((&found, LeaseOwnerState::Alive)), &rules, NOW)
+                    .verdict;
             let unknown = state == settled();
             let expected = if unknown { ResolveVerdict::Resolved } else { ResolveVerdict::NotUnknown };
             assert_eq!(verdict, expected);
@@ -912,11 +993,16 @@ fn an_operator_settles_what_is_unknown_and_nothing_else() {
     }
     let unknown = mine(settled());
     let ran =
-        decide_resolve(&by_hand(Resolution::Ran), Some((&unknown, LeaseOwnerState::Alive)), &rules, NOW).write;
-    assert!(matches!(ran, RecordWrite::Put { record, .. } if record.state == DedupeState::Done(None)));
-    let not =
-        decide_resolve(&by_hand(Resolution::DidNotRun), Some((&unknown, LeaseOwnerState::Alive)), &rules, NOW)
+        decide_resolve(&by_hand(Resolution::Ran), Some((&unknown, LeaseOwnerState::Alive)), &rules, NOW)
             .write;
+    assert!(matches!(ran, RecordWrite::Put { record, .. } if record.state == DedupeState::Done(None)));
+    let not = decide_resolve(
+        &by_hand(Resolution::DidNotRun),
+        Some((&unknown, LeaseOwnerState::Alive)),
+        &rules,
+        NOW,
+    )
+    .write;
     assert!(matches!(not, RecordWrite::Remove { .. }));
 }
 
@@ -955,15 +1041,21 @@ fn time_alone_does_not_prove_no_run_if_the_end_must_be_observed() {
 #[test]
 fn did_not_run_cannot_be_known_before_the_end() {
     let rules = DedupeRules::from(&policy());
-    for (state, left) in
-        [(settles(SettleTime::By(NOW + 7 * SECOND)), Some(7 * SECOND)), (settles(SettleTime::WhenOwnerReports), None)]
-    {
+    for (state, left) in [
+        (settles(SettleTime::By(NOW + 7 * SECOND)), Some(7 * SECOND)),
+        (settles(SettleTime::WhenOwnerReports), None),
+    ] {
         let early = mine(state);
-        let refused =
-            decide_resolve(&by_hand(Resolution::DidNotRun), Some((&early, LeaseOwnerState::Alive)), &rules, NOW);
+        let refused = decide_resolve(
+            &by_hand(Resolution::DidNotRun),
+            Some((&early, LeaseOwnerState::Alive)),
+            &rules,
+            NOW,
+        );
         let verdict = ResolveVerdict::NotSettled(left);
         assert_eq!(refused, DedupeDecision { verdict, write: RecordWrite::Nothing });
-        let ran = decide_resolve(&by_hand(Resolution::Ran), Some((&early, LeaseOwnerState::Alive)), &rules, NOW);
+        let ran =
+            decide_resolve(&by_hand(Resolution::Ran), Some((&early, LeaseOwnerState::Alive)), &rules, NOW);
         assert_eq!(ran.verdict, ResolveVerdict::Resolved, "that it ran may be seen at any time");
     }
     // The owner is gone, so no other process will report the end.
@@ -983,7 +1075,10 @@ fn did_not_run_cannot_be_known_before_the_end() {
 #[test]
 fn the_end_is_recorded_once_and_never_taken_back() {
     let ending = |settles| {
-        save(RunOutcome::Unknown(UnknownOutcomeReport { settles, ..UnknownOutcomeReport::settled(UnknownOutcomeReason::NoAnswer) }))
+        save(RunOutcome::Unknown(UnknownOutcomeReport {
+            settles,
+            ..UnknownOutcomeReport::settled(UnknownOutcomeReason::NoAnswer)
+        }))
     };
     let after =
         |found: DedupeState, said| match decide_save(&ending(said), Some(&mine(found)), None, NOW).write {
@@ -999,7 +1094,10 @@ fn the_end_is_recorded_once_and_never_taken_back() {
     assert_eq!(after(settles(SettleTime::WhenOwnerReports), SettleDelay::Settled), Some(SettleTime::Settled));
     assert_eq!(after(settles(SettleTime::By(NOW)), SettleDelay::Settled), Some(SettleTime::Settled));
     // An observed end is better than an estimated one. An announced time is never moved later.
-    assert_eq!(after(settles(SettleTime::By(NOW + 2 * SECOND)), in_a_second), Some(SettleTime::By(NOW + SECOND)));
+    assert_eq!(
+        after(settles(SettleTime::By(NOW + 2 * SECOND)), in_a_second),
+        Some(SettleTime::By(NOW + SECOND))
+    );
     assert_eq!(after(settles(SettleTime::By(NOW + SECOND)), in_a_second), None);
     for found in [SettleTime::Settled, SettleTime::By(NOW)] {
         for said in [SettleDelay::WhenOwnerReports, in_a_second] {
@@ -1023,7 +1121,9 @@ fn open_records_live_a_day_and_under_hold_until_settled() {
         (RunOutcome::Done(None), keep.done),
         (RunOutcome::Failed(failure(true)), keep.failed),
     ] {
-        let RecordWrite::Put { record, .. } = decide_save(&save(ending), None, None, NOW).write else { panic!() };
+        let RecordWrite::Put { record, .. } = decide_save(&save(ending), None, None, NOW).write else {
+            panic!()
+        };
         assert_eq!(record.expires, Some(NOW + life));
     }
 }
@@ -1099,12 +1199,16 @@ fn answers_that_a_computed_key_finds_count_only_since_duplicates_are_recognised_
 /// A claim may lack a record that it cannot find, but must have every record that it can find.
 #[test]
 fn a_claim_may_find_its_own_record_and_those_of_an_index_or_a_wait() {
-    for (column, finds_others) in
-        [(ClaimTestColumn::Explicit, false), (ClaimTestColumn::CallId, true), (ClaimTestColumn::Equal, true), (ClaimTestColumn::Waiter, true)]
-    {
+    for (column, finds_others) in [
+        (ClaimTestColumn::Explicit, false),
+        (ClaimTestColumn::CallId, true),
+        (ClaimTestColumn::Equal, true),
+        (ClaimTestColumn::Waiter, true),
+    ] {
         assert!(claim(column).may_find(key("k")), "{column:?}");
         assert_eq!(claim(column).may_find(key("another")), finds_others, "{column:?}");
     }
-    let waits = Claim { role: ClaimRole::Waiter { followed: key("followed") }, ..claim(ClaimTestColumn::Explicit) };
+    let waits =
+        Claim { role: ClaimRole::Waiter { followed: key("followed") }, ..claim(ClaimTestColumn::Explicit) };
     assert!(waits.may_find(key("followed")));
 }

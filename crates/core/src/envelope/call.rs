@@ -44,15 +44,15 @@ pub struct CallEnvelope {
     pub payload: CallPayload,
     /// Options for running the call.
     #[serde(default, skip_serializing_if = "is_default")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<Transport>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<TransportOptions>"))]
     pub transport: TransportOptions,
     /// Deadline and tags of the call.
     #[serde(default, skip_serializing_if = "is_default")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<Control>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<CallControl>"))]
     pub control: CallControl,
     /// Trace of the call.
     #[serde(default, skip_serializing_if = "is_default")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<Trace>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<EnvelopeTrace>"))]
     pub trace: EnvelopeTrace,
     /// Unknown fields.
     #[serde(flatten)]

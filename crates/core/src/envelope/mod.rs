@@ -19,12 +19,12 @@ mod turn;
 
 pub use baggage::{read_baggage, write_baggage};
 pub use call::{
-    BreakerHint, CallEnvelope, CallHints, ContractVersion, CallControl, IdempotencyKey, CallPayload, PayloadVersion,
-    RetryLimits, CallerIdentity, EnvelopeTrace, TransportOptions, TurnControl, ExtraFields,
+    BreakerHint, CallControl, CallEnvelope, CallHints, CallPayload, CallerIdentity, ContractVersion,
+    EnvelopeTrace, ExtraFields, IdempotencyKey, PayloadVersion, RetryLimits, TransportOptions, TurnControl,
 };
 pub use context::CallContext;
 pub use parse::{EnvelopeError, EnvelopeProblem, UnknownFieldPolicy};
-pub use result::{CacheHit, ErrorBody, CacheMatch, ResultEnvelope, RetryEntry};
+pub use result::{CacheHit, CacheMatch, ErrorBody, ResultEnvelope, RetryEntry};
 pub use turn::TurnEnvelope;
 
 /// The maximum number of tags of a call.

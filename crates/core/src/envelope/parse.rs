@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::call::{
-    BreakerHint, CallEnvelope, CallHints, ContractVersion, CallControl, CallPayload, PayloadVersion, RetryLimits,
-    CallerIdentity, EnvelopeTrace, TransportOptions, TurnControl, ExtraFields,
+    BreakerHint, CallControl, CallEnvelope, CallHints, CallPayload, CallerIdentity, ContractVersion,
+    EnvelopeTrace, ExtraFields, PayloadVersion, RetryLimits, TransportOptions, TurnControl,
 };
 use super::{MAX_BAGGAGE_BYTES, MAX_BAGGAGE_ENTRIES, MAX_TAGS};
 use crate::Timestamp;
 use crate::code::Code;
 use crate::id::{ActorId, InvalidId, check_id};
-use crate::json::{JsonDocument, JsonError, JsonKind, JsonLimits, TextPosition, JsonValue};
+use crate::json::{JsonDocument, JsonError, JsonKind, JsonLimits, JsonValue, TextPosition};
 use crate::key::DedupeMode;
 use crate::output::RawJson;
 use crate::redact;
@@ -536,7 +536,9 @@ pub(crate) fn object_value(value: JsonValue<'_>) -> Result<JsonValue<'_>, ValueD
     if value.is_object() { Ok(value) } else { Err(describe(value)) }
 }
 
-pub(crate) fn one_of<'d, T: Copy>(choices: &[(&str, T)]) -> impl FnOnce(JsonValue<'d>) -> Result<T, ValueDescription> {
+pub(crate) fn one_of<'d, T: Copy>(
+    choices: &[(&str, T)],
+) -> impl FnOnce(JsonValue<'d>) -> Result<T, ValueDescription> {
     move |value| {
         let text = value.as_str().ok_or_else(|| describe(value))?;
         choices

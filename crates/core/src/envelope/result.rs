@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CallEnvelope, EnvelopeError};
 use crate::breaker;
-use crate::code::{Code, CallStatus};
+use crate::code::{CallStatus, Code};
 use crate::dedupe::UnknownOutcomeReason;
 use crate::id::{RequestId, ToolName, TurnId};
 use crate::large_result::ShortenedText;

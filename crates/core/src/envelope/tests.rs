@@ -7,11 +7,11 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::Timestamp;
 use crate::breaker;
-use crate::code::{Code, CallStatus};
+use crate::code::{CallStatus, Code};
 use crate::id::{ActorId, RequestId, ToolName, TurnId};
 use crate::key::DedupeMode;
 use crate::large_result::ShortenedText;
-use crate::output::{ToolOutput, RawJson};
+use crate::output::{RawJson, ToolOutput};
 use crate::retry::CallerLimits;
 
 fn minimal() -> Json {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::call::{ContractVersion, CallerIdentity, EnvelopeTrace, TurnControl, ExtraFields};
+use super::call::{CallerIdentity, ContractVersion, EnvelopeTrace, ExtraFields, TurnControl};
 use super::parse::{EnvelopeError, EnvelopeObject, EnvelopeReader, UnknownFieldPolicy, describe};
 use crate::id::ActorId;
 use crate::json::{JsonDocument, JsonLimits};
@@ -23,10 +23,10 @@ pub struct TurnEnvelope {
     pub control: TurnControl,
     /// Trace of the turn.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<Trace>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<EnvelopeTrace>"))]
     pub trace: EnvelopeTrace,
     /// Plan of the turn, parsed by [`Plan::parse`](crate::turn::Plan::parse).
-    #[cfg_attr(feature = "schema", schemars(with = "crate::turn::shape::PlanShape"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::turn::shape::PlanSchema"))]
     pub plan: RawJson,
     /// Unknown fields.
     #[serde(flatten)]
@@ -46,7 +46,8 @@ impl TurnEnvelope {
         if !root.is_object() {
             reader.problem(String::new(), "an object", describe(root));
         }
-        let turn = EnvelopeObject { path: "", value: Some(root).filter(|root| root.is_object()), known: TURN };
+        let turn =
+            EnvelopeObject { path: "", value: Some(root).filter(|root| root.is_object()), known: TURN };
         let contract_version = reader.version(turn, "contractVersion", ContractVersion::V1_1, "1.1");
         let target = reader.target(turn);
         let control = reader.turn_control(turn);

@@ -63,7 +63,11 @@ impl fmt::Display for ArgumentProblem {
 
 /// Returns the first few violations of the schema in these arguments. The argument `put_there` may be missing, because
 /// it is added before the tool gets the arguments.
-pub fn check_arguments(schema: JsonValue<'_>, arguments: JsonValue<'_>, put_there: Option<&str>) -> Vec<ArgumentProblem> {
+pub fn check_arguments(
+    schema: JsonValue<'_>,
+    arguments: JsonValue<'_>,
+    put_there: Option<&str>,
+) -> Vec<ArgumentProblem> {
     let mut search = SchemaCheck { at: String::new(), problems: Vec::new(), put_there };
     search.visit(schema, arguments, DEEPEST);
     search.problems
@@ -139,9 +143,10 @@ impl SchemaCheck<'_> {
                 self.below(&name, |search| search.report(SchemaViolation::Missing { wanted }));
             }
         }
-        let closed =
-            schema.get("additionalProperties").is_some_and(|more| matches!(more.kind(), JsonKind::Bool(false)))
-                && schema.get("patternProperties").is_none();
+        let closed = schema
+            .get("additionalProperties")
+            .is_some_and(|more| matches!(more.kind(), JsonKind::Bool(false)))
+            && schema.get("patternProperties").is_none();
         let JsonKind::Object(members) = object.kind() else { return };
         for (name, value) in members.take(MOST_MEMBERS) {
             match property(&name) {
@@ -180,7 +185,9 @@ fn has_wanted_type(schema: JsonValue<'_>, value: JsonValue<'_>) -> bool {
     let Some(wanted) = schema.get("type") else { return true };
     match wanted.kind() {
         JsonKind::String(name) => is_of_type(value, &name),
-        JsonKind::Array(mut names) => names.any(|name| name.as_str().is_none_or(|name| is_of_type(value, &name))),
+        JsonKind::Array(mut names) => {
+            names.any(|name| name.as_str().is_none_or(|name| is_of_type(value, &name)))
+        }
         JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::Object(_) => true,
     }
 }
@@ -217,7 +224,11 @@ fn type_name(value: JsonValue<'_>) -> &'static str {
 fn is_one_of(allowed: JsonValue<'_>, value: JsonValue<'_>) -> bool {
     match allowed.kind() {
         JsonKind::Array(mut values) => values.any(|allowed| is_equal(allowed, value)),
-        JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::String(_) | JsonKind::Object(_) => true,
+        JsonKind::Null
+        | JsonKind::Bool(_)
+        | JsonKind::Number(_)
+        | JsonKind::String(_)
+        | JsonKind::Object(_) => true,
     }
 }
 
@@ -225,17 +236,27 @@ fn is_one_of(allowed: JsonValue<'_>, value: JsonValue<'_>) -> bool {
 /// and in doubt the tool decides.
 fn is_equal(one: JsonValue<'_>, another: JsonValue<'_>) -> bool {
     match (one.kind(), another.kind()) {
-        (JsonKind::Null, JsonKind::Null) | (JsonKind::Array(_), JsonKind::Array(_)) | (JsonKind::Object(_), JsonKind::Object(_)) => {
-            true
-        }
+        (JsonKind::Null, JsonKind::Null)
+        | (JsonKind::Array(_), JsonKind::Array(_))
+        | (JsonKind::Object(_), JsonKind::Object(_)) => true,
         (JsonKind::Bool(one), JsonKind::Bool(another)) => one == another,
         (JsonKind::String(one), JsonKind::String(another)) => one == another,
         (JsonKind::Number(one), JsonKind::Number(another)) => {
             one == another || one.parse::<f64>() == another.parse::<f64>()
         }
         (
-            JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::String(_) | JsonKind::Array(_) | JsonKind::Object(_),
-            JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::String(_) | JsonKind::Array(_) | JsonKind::Object(_),
+            JsonKind::Null
+            | JsonKind::Bool(_)
+            | JsonKind::Number(_)
+            | JsonKind::String(_)
+            | JsonKind::Array(_)
+            | JsonKind::Object(_),
+            JsonKind::Null
+            | JsonKind::Bool(_)
+            | JsonKind::Number(_)
+            | JsonKind::String(_)
+            | JsonKind::Array(_)
+            | JsonKind::Object(_),
         ) => false,
     }
 }
@@ -253,7 +274,9 @@ fn describe(schema: JsonValue<'_>) -> String {
                 names.take(MOST_LISTED).filter_map(JsonValue::as_str).map(|name| shown(&name)).collect();
             names.join(" or ")
         }
-        JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::Object(_) => "any type".to_owned(),
+        JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::Object(_) => {
+            "any type".to_owned()
+        }
     }
 }
 
@@ -324,7 +347,14 @@ fn mentions(message: &str, name: &str) -> bool {
 fn items(list: Option<JsonValue<'_>>) -> impl Iterator<Item = JsonValue<'_>> {
     let items = match list.map(JsonValue::kind) {
         Some(JsonKind::Array(items)) => Some(items),
-        Some(JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::String(_) | JsonKind::Object(_)) | None => None,
+        Some(
+            JsonKind::Null
+            | JsonKind::Bool(_)
+            | JsonKind::Number(_)
+            | JsonKind::String(_)
+            | JsonKind::Object(_),
+        )
+        | None => None,
     };
     items.into_iter().flatten()
 }

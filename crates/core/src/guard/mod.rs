@@ -31,8 +31,8 @@ mod hint;
 mod hold;
 pub mod log;
 mod mask;
-mod snapshot;
 mod refusals;
+mod snapshot;
 mod text;
 mod turns;
 
@@ -47,8 +47,8 @@ use serde::{Deserialize, Serialize};
 
 pub use hint::{ArgumentProblem, SchemaViolation, check_arguments, hint};
 pub use mask::mask;
-pub use snapshot::{GuardSnapshot, UnsupportedGuardSnapshot};
 pub use refusals::ActiveRefusal;
+pub use snapshot::{GuardSnapshot, UnsupportedGuardSnapshot};
 
 use crate::Timestamp;
 use crate::classify::ModelMistake;
@@ -57,7 +57,7 @@ use crate::id::{Digest, ToolRef, TurnId};
 use crate::output::ToolOutput;
 use crate::policy::{GuardPolicy, RepeatedSuccessPolicy};
 use hold::RefusalHold;
-use turns::{LoopEvidence, TurnLimitStatus, TurnMark, SessionTurns};
+use turns::{LoopEvidence, SessionTurns, TurnLimitStatus, TurnMark};
 
 /// Maximum number of failing calls stored per session.
 pub const MOST_CALLS: usize = 64;
@@ -348,7 +348,10 @@ impl LoopGuard {
         let reached = self.turns.refused(policy, call, now);
         match refusal.layer {
             GuardLayer::TurnLimit => {}
-            GuardLayer::NonRetryable | GuardLayer::Loop | GuardLayer::PingPong | GuardLayer::RepeatedSuccess => match reached {
+            GuardLayer::NonRetryable
+            | GuardLayer::Loop
+            | GuardLayer::PingPong
+            | GuardLayer::RepeatedSuccess => match reached {
                 TurnLimitStatus::Limit { failures } => {
                     refusal.text.push('\n');
                     refusal.text.push_str(&text::turn_limit(call, failures));
@@ -527,12 +530,8 @@ impl LoopGuard {
         let known = position.and_then(|position| self.repeats.remove(position));
         let result = result?;
         let mut repeat =
-            known.filter(|known| known.result == result && known.turn == turn).unwrap_or_else(|| RepeatedCall {
-                subject: GuardSubject::of(call, None),
-                result,
-                count: 0,
-                turn,
-                hold: None,
+            known.filter(|known| known.result == result && known.turn == turn).unwrap_or_else(|| {
+                RepeatedCall { subject: GuardSubject::of(call, None), result, count: 0, turn, hold: None }
             });
         repeat.count = repeat.count.saturating_add(1);
         let count = repeat.count;

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::turns::{SavedGuessedTurn, NamedTurn, SessionTurns};
-use super::{FailingCall, LONGEST_ROW, LoopGuard, MOST_CALLS, MOST_ERRORS, RepeatedCall, GuardSubject};
+use super::turns::{NamedTurn, SavedGuessedTurn, SessionTurns};
+use super::{FailingCall, GuardSubject, LONGEST_ROW, LoopGuard, MOST_CALLS, MOST_ERRORS, RepeatedCall};
 use crate::Timestamp;
 
 /// A stored guard. Calls in flight are omitted, because they ended with their process.
@@ -57,7 +57,8 @@ impl LoopGuard {
 
     /// Restores a stored guard. A snapshot that exceeds the limits loses its oldest part.
     pub fn restore(snapshot: GuardSnapshot) -> Result<Self, UnsupportedGuardSnapshot> {
-        let GuardSnapshot { version, mut failing, mut row, mut repeats, told, guess, successes, reset } = snapshot;
+        let GuardSnapshot { version, mut failing, mut row, mut repeats, told, guess, successes, reset } =
+            snapshot;
         readable(version)?;
         failing.drain(..failing.len().saturating_sub(MOST_CALLS));
         for failing in &mut failing {

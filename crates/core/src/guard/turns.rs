@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::hold::RefusalHold;
-use super::{GuardedCall, MOST_TURNS, GuardSubject};
+use super::{GuardSubject, GuardedCall, MOST_TURNS};
 use crate::Timestamp;
 use crate::id::{ToolRef, TurnId};
 use crate::policy::GuardPolicy;
@@ -158,7 +158,12 @@ impl SessionTurns {
     }
 
     /// Records a refused call, which counts as a failure.
-    pub(super) fn refused(&mut self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) -> TurnLimitStatus {
+    pub(super) fn refused(
+        &mut self,
+        policy: &GuardPolicy,
+        call: GuardedCall<'_>,
+        now: Timestamp,
+    ) -> TurnLimitStatus {
         match call.turn {
             Some(id) => self.count_told(policy, id, now),
             None => {
@@ -278,12 +283,9 @@ impl SessionTurns {
 
     fn count_told(&mut self, policy: &GuardPolicy, id: &TurnId, now: Timestamp) -> TurnLimitStatus {
         let position = self.named.iter().position(|turn| turn.id == *id);
-        let mut turn = position.and_then(|position| self.named.remove(position)).unwrap_or_else(|| NamedTurn {
-            id: id.clone(),
-            failures: 0,
-            last: None,
-            ended: None,
-        });
+        let mut turn = position
+            .and_then(|position| self.named.remove(position))
+            .unwrap_or_else(|| NamedTurn { id: id.clone(), failures: 0, last: None, ended: None });
         turn.failures = turn.failures.saturating_add(1);
         turn.last = Some(now);
         let failures = turn.failures;
@@ -334,7 +336,9 @@ impl FailureTally {
         if self.limit.is_some() || self.loops.saturating_add(self.in_a_row) >= most {
             match &mut self.limit {
                 Some(limit) => limit.hold.restart(now),
-                None => self.limit = Some(TurnLimitHold { hold: RefusalHold::start(policy, now), tried: false }),
+                None => {
+                    self.limit = Some(TurnLimitHold { hold: RefusalHold::start(policy, now), tried: false })
+                }
             }
             return TurnLimitStatus::Limit { failures };
         }

@@ -205,8 +205,9 @@ fn sf_5_a_name_that_stands_twice_is_refused_however_it_is_spelled() {
 #[test]
 fn sf_5_limits_hold_at_the_boundary() {
     let limits = JsonLimits { bytes: 40, depth: 3 };
-    let read =
-        |text: &str| JsonDocument::parse(text.as_bytes(), limits).map(|_| ()).map_err(|error| error.to_string());
+    let read = |text: &str| {
+        JsonDocument::parse(text.as_bytes(), limits).map(|_| ()).map_err(|error| error.to_string())
+    };
     assert_eq!(read("[[[1]],[[2]]]"), Ok(()));
     assert_eq!(read("[[{\"a\":1}],{}]"), Ok(()));
     assert_eq!(read("[[[[]]]]"), Err("nested more than 3 levels deep at byte 3".to_owned()));
@@ -259,13 +260,16 @@ fn oracle(value: JsonValue<'_>) -> serde_json::Value {
         JsonKind::Number(text) => serde_json::Value::Number(serde_json::from_str(text).unwrap()),
         JsonKind::String(text) => text.into_owned().into(),
         JsonKind::Array(items) => items.map(oracle).collect(),
-        JsonKind::Object(members) => members.map(|(name, value)| (name.into_owned(), oracle(value))).collect(),
+        JsonKind::Object(members) => {
+            members.map(|(name, value)| (name.into_owned(), oracle(value))).collect()
+        }
     }
 }
 
 /// Checks that both readers agree, except where this one differs on purpose.
 fn agrees(text: &[u8]) -> Result<(), TestCaseError> {
-    match (JsonDocument::parse(text, JsonLimits::ENVELOPE), serde_json::from_slice::<serde_json::Value>(text)) {
+    match (JsonDocument::parse(text, JsonLimits::ENVELOPE), serde_json::from_slice::<serde_json::Value>(text))
+    {
         (Ok(ours), Ok(theirs)) => prop_assert_eq!(oracle(ours.root()), theirs),
         (Err(_), Err(_)) => {}
         (Ok(_), Err(theirs)) => {

@@ -22,7 +22,7 @@
 
 use std::cmp::Ordering;
 
-use crate::json::{NodeShape, NameSpelling, JsonValue, escape};
+use crate::json::{JsonValue, NameSpelling, NodeShape, escape};
 use crate::policy::StringRule;
 
 /// The rules for comparing parameters.

@@ -26,7 +26,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Canonicalizer, CanonicalForm, KeyHome, RecordKey};
+use super::{CanonicalForm, Canonicalizer, KeyHome, RecordKey};
 use crate::dedupe::RunId;
 use crate::id::{ActorId, Digest, SessionKey, TenantId, ToolRef, WorkspaceId};
 use crate::json::JsonValue;
@@ -84,7 +84,12 @@ pub fn run_key(index: RecordKey, run: &RunId) -> RecordKey {
 /// Returns the key of a call without a key.
 ///
 /// `arguments` is the result of [`arguments_digest`] for its parameters with the same class and policy.
-pub fn computed_key(scope: &KeyInputs<'_>, arguments: Digest, class: ToolClass, policy: &DedupePolicy) -> RecordKey {
+pub fn computed_key(
+    scope: &KeyInputs<'_>,
+    arguments: Digest,
+    class: ToolClass,
+    policy: &DedupePolicy,
+) -> RecordKey {
     // Actors may share results only if a run changes nothing.
     let is_shared = match (policy.scope, class) {
         (KeyScope::Global, ToolClass::ReadOnly) => true,

@@ -13,7 +13,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub use self::canonical::{Canonicalizer, CanonicalForm};
+pub use self::canonical::{CanonicalForm, Canonicalizer};
 pub use self::derive::{
     KeyInputs, arguments_digest, call_id_key, computed_key, continuation_digest, explicit_key, run_key,
     separate_key,

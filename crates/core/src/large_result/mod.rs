@@ -10,16 +10,18 @@
 //! | `page` | a page of a stored text |
 //! | `storage` | the stored results: bounds, readers and expiry |
 
-mod storage;
 mod page;
+mod storage;
 
 use std::ops::Range;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use storage::{LargeResultBounds, LargeResult, LargeResultStore, NewLargeResult, ResultReader, ResultTooLarge};
 pub use page::{TextPage, TextPageError, page};
+pub use storage::{
+    LargeResult, LargeResultBounds, LargeResultStore, NewLargeResult, ResultReader, ResultTooLarge,
+};
 
 /// Separator between two text blocks of one result, when they are stored as one text.
 pub const BETWEEN_BLOCKS: &str = "\n";
@@ -154,7 +156,9 @@ impl CutNotice<'_> {
             ResultLocation::Resource(uri) => {
                 format!("read the resource {uri}?offset={next}; each page names the next one")
             }
-            ResultLocation::File(path) => format!("read the file {path}; what is left out begins at byte {next}"),
+            ResultLocation::File(path) => {
+                format!("read the file {path}; what is left out begins at byte {next}")
+            }
             ResultLocation::Http(path) => {
                 format!("send `GET {path}?offset={next}` to this gateway; each page names the next one")
             }

@@ -85,7 +85,12 @@ impl<T> LargeResultStore<T> {
     }
 
     /// Renews the lifetime of an equal text of the same reader, and returns its result.
-    pub fn renew(&mut self, reader: &ResultReader, digest: Digest, now: Timestamp) -> Option<&LargeResult<T>> {
+    pub fn renew(
+        &mut self,
+        reader: &ResultReader,
+        digest: Digest,
+        now: Timestamp,
+    ) -> Option<&LargeResult<T>> {
         let is_same = |one: &LargeResult<T>| {
             one.about.reader == *reader && one.about.digest == digest && one.expires > now
         };
@@ -96,7 +101,12 @@ impl<T> LargeResultStore<T> {
     }
 
     /// Stores a result. Returns the content of results that had to make room for it, or had expired.
-    pub fn keep(&mut self, new: NewLargeResult, content: T, now: Timestamp) -> Result<Vec<T>, ResultTooLarge> {
+    pub fn keep(
+        &mut self,
+        new: NewLargeResult,
+        content: T,
+        now: Timestamp,
+    ) -> Result<Vec<T>, ResultTooLarge> {
         if !self.takes(new.bytes) {
             return Err(ResultTooLarge);
         }
@@ -174,10 +184,22 @@ mod tests {
     }
 
     fn new(id: &str, of: &str, bytes: usize) -> NewLargeResult {
-        NewLargeResult { id: id.into(), reader: reader(of), digest: Digest::of(id.as_bytes()), bytes, page: 8 }
+        NewLargeResult {
+            id: id.into(),
+            reader: reader(of),
+            digest: Digest::of(id.as_bytes()),
+            bytes,
+            page: 8,
+        }
     }
 
-    fn keep(kept: &mut LargeResultStore<String>, id: &str, of: &str, bytes: usize, now: Timestamp) -> Vec<String> {
+    fn keep(
+        kept: &mut LargeResultStore<String>,
+        id: &str,
+        of: &str,
+        bytes: usize,
+        now: Timestamp,
+    ) -> Vec<String> {
         kept.keep(new(id, of, bytes), id.to_owned(), now).unwrap()
     }
 
@@ -240,7 +262,9 @@ mod tests {
         assert_eq!(keep(&mut kept, "d", "dan", 100, START), ["c2", "a4"], "it takes up everything");
         assert_eq!(kept.keep(new("e", "ann", 101), String::new(), START), Err(ResultTooLarge));
         assert!(has(&kept, "d", START), "what cannot be kept pushes nothing out");
-        assert!(!LargeResultStore::<()>::new(LargeResultBounds { keep: SECOND, entries: 0, bytes: 9 }).takes(1));
+        assert!(
+            !LargeResultStore::<()>::new(LargeResultBounds { keep: SECOND, entries: 0, bytes: 9 }).takes(1)
+        );
     }
 
     #[test]

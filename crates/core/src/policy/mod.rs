@@ -16,7 +16,7 @@ pub use values::{GrowthFactor, InvalidValue, Ratio};
 use crate::classify::danger::DangerousShapes;
 use crate::classify::{Overrides, Severity};
 use crate::key::KeyTemplate;
-use crate::verification::{VerificationMethod, VerificationCall};
+use crate::verification::{VerificationCall, VerificationMethod};
 
 /// The class of a tool: the effect of running it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -684,7 +684,11 @@ impl PolicyProfile {
                 silence: SilencePolicy::Timeout,
             },
             retry: self.retry(),
-            repeat: RepeatPolicy { retry_safe: false, honours_key: false, ambiguous: AmbiguousOutcomePolicy::Retry },
+            repeat: RepeatPolicy {
+                retry_safe: false,
+                honours_key: false,
+                ambiguous: AmbiguousOutcomePolicy::Retry,
+            },
             dedupe: DedupePolicy::default(),
             settling: SettlingPolicy::default(),
             breaker: self.breaker(class),

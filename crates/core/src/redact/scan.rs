@@ -13,8 +13,16 @@ use super::{MASK, names, shapes};
 
 /// Masks the secrets of a text. `label` is the name of the field that has the text as its value, if there is one.
 pub(super) fn scan<'t>(text: &'t str, label: Option<&str>) -> Cow<'t, str> {
-    let mut scanner =
-        SecretScanner { text, bytes: text.as_bytes(), label, at: 0, word: None, last_sign: 0, out: None, kept: 0 };
+    let mut scanner = SecretScanner {
+        text,
+        bytes: text.as_bytes(),
+        label,
+        at: 0,
+        word: None,
+        last_sign: 0,
+        out: None,
+        kept: 0,
+    };
     scanner.run();
     match scanner.out {
         None => Cow::Borrowed(text),

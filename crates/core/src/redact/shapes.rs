@@ -212,8 +212,10 @@ impl CharTally {
                 CharKind::Other => {}
             }
             // The capital at the start of a word belongs to the word.
-            let word_begins = before == CharKind::Upper && kind == CharKind::Lower && earlier != CharKind::Upper;
-            let change = kind != before && kind != CharKind::Other && before != CharKind::Other && !word_begins;
+            let word_begins =
+                before == CharKind::Upper && kind == CharKind::Lower && earlier != CharKind::Upper;
+            let change =
+                kind != before && kind != CharKind::Other && before != CharKind::Other && !word_begins;
             self.changes += usize::from(change);
             self.length += 1;
             self.seen |= 1_u128 << (byte & 0x7f);

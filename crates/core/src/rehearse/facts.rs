@@ -9,17 +9,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 use crate::call::{
-    ApprovalOutcome, CallResult, CallEvent, OtherWaiters, AttemptReport, Provenance, CallRequest, ResultStage, StoreFault, WakeReason,
+    ApprovalOutcome, AttemptReport, CallEvent, CallRequest, CallResult, OtherWaiters, Provenance,
+    ResultStage, StoreFault, WakeReason,
 };
-use crate::classify::{Classification, AttemptFault, ModelMistake, FaultNature, AttemptReach, Severity, FaultSource, is_session_lost};
-use crate::code::{Code, CallStatus};
-use crate::dedupe::{AttemptRecord, ClaimVerdict, UnknownOutcomeReason, RenewVerdict, SaveVerdict, StartVerdict};
+use crate::classify::{
+    AttemptFault, AttemptReach, Classification, FaultNature, FaultSource, ModelMistake, Severity,
+    is_session_lost,
+};
+use crate::code::{CallStatus, Code};
+use crate::dedupe::{
+    AttemptRecord, ClaimVerdict, RenewVerdict, SaveVerdict, StartVerdict, UnknownOutcomeReason,
+};
 use crate::envelope::BreakerHint;
 use crate::guard;
 use crate::id::Digest;
 use crate::millis;
-use crate::output::{ToolOutput, RawJson};
-use crate::policy::{AnnotationHints, ToolPolicy, RepeatedSuccessPolicy};
+use crate::output::{RawJson, ToolOutput};
+use crate::policy::{AnnotationHints, RepeatedSuccessPolicy, ToolPolicy};
 use crate::redact;
 
 /// A recorded call.
@@ -145,7 +151,7 @@ fn is_not(flag: &bool) -> bool {
 
 /// An event of a call. Written as `[order, milliseconds after the arrival, event]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "(u64, u64, What)", into = "(u64, u64, What)")]
+#[serde(from = "(u64, u64, RecordedEventKind)", into = "(u64, u64, RecordedEventKind)")]
 pub struct RecordedEvent {
     /// Its position among all events of the machines of its engine.
     pub order: u64,
@@ -379,7 +385,7 @@ pub struct RecordedFailure {
     pub retry_after_ms: Option<u64>,
     pub code: Code,
     pub rule: Cow<'static, str>,
-    #[serde(default, skip_serializing_if = "Manner::is_plain")]
+    #[serde(default, skip_serializing_if = "RecordedFailureKind::is_plain")]
     pub manner: RecordedFailureKind,
     /// The observation about the attempt if its outcome is unknown. Absent in recordings of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -476,7 +482,9 @@ impl RecordedAttempt {
                     (false, _, _) => format!("\"{}\"", "x".repeat(largest)),
                     (true, Some(result), _) => format!("\"{}\"", result.to_hex()),
                     (true, None, RepeatedSuccessPolicy::Ignore) => "0".to_owned(),
-                    (true, None, RepeatedSuccessPolicy::Warn(_) | RepeatedSuccessPolicy::Refuse(_)) => number.to_string(),
+                    (true, None, RepeatedSuccessPolicy::Warn(_) | RepeatedSuccessPolicy::Refuse(_)) => {
+                        number.to_string()
+                    }
                 };
                 let output = ToolOutput { content: RawJson::from_trusted(content), metadata: None };
                 AttemptReport::Success { output, concern: *concern }

@@ -8,7 +8,7 @@ use super::BreakerOpening;
 use super::facts::RecordedCall;
 use crate::Timestamp;
 use crate::approval::ApprovalLedger;
-use crate::breaker::{CircuitBreaker, State, BreakerTransition};
+use crate::breaker::{BreakerTransition, CircuitBreaker, State};
 use crate::call::{BreakerScope, CallMechanisms};
 use crate::envelope::BreakerHint;
 use crate::guard::LoopGuard;
@@ -16,7 +16,7 @@ use crate::id::{Domain, SessionKey, TenantId, ToolRef};
 use crate::limit::Limiter;
 use crate::policy::BreakerPolicy;
 use crate::retry::RetryBudget;
-use crate::trust::{TrustTarget, TrustLedger};
+use crate::trust::{TrustLedger, TrustTarget};
 
 type ReplayToolKey = (Option<TenantId>, ToolRef);
 type ReplayDependencyKey = (Option<TenantId>, Arc<str>);
@@ -105,7 +105,13 @@ impl ReplayMachines {
     }
 
     /// Records that a call changed the state of a circuit breaker.
-    pub(super) fn changed(&mut self, uses: &MachineKeys, scope: BreakerScope, transition: &BreakerTransition, call: usize) {
+    pub(super) fn changed(
+        &mut self,
+        uses: &MachineKeys,
+        scope: BreakerScope,
+        transition: &BreakerTransition,
+        call: usize,
+    ) {
         let Some(key) = uses.breaker(scope) else { return };
         match transition.to {
             State::Open => {
@@ -121,11 +127,17 @@ impl ReplayMachines {
 
     /// Returns the event that opened the circuit breaker that refuses a call now. None if none does, or if it is
     /// unknown.
-    pub(super) fn opened_by(&self, uses: &MachineKeys, policy: &BreakerPolicy, now: Timestamp) -> Option<BreakerOpening> {
+    pub(super) fn opened_by(
+        &self,
+        uses: &MachineKeys,
+        policy: &BreakerPolicy,
+        now: Timestamp,
+    ) -> Option<BreakerOpening> {
         let own = self.tools.get(&uses.tool).map(|(breaker, _)| breaker);
         let coarser = uses.coarser.as_ref().and_then(|name| self.coarser.get(name));
-        let in_the_way =
-            |breaker: Option<&CircuitBreaker>| breaker.is_some_and(|breaker| breaker.check(policy, now).is_err());
+        let in_the_way = |breaker: Option<&CircuitBreaker>| {
+            breaker.is_some_and(|breaker| breaker.check(policy, now).is_err())
+        };
         let scope = match (in_the_way(own), in_the_way(coarser)) {
             (true, _) => BreakerScope::Tool,
             (false, true) => BreakerScope::Dependency,

@@ -37,9 +37,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-pub use facts::{RecordedRequest, RecordedAttempt, RecordedResult, RecordedFailure, RecordedFailureKind, RecordedEvent, RecordedCall, EventTrail, RecordedEventKind};
+pub use facts::{
+    EventTrail, RecordedAttempt, RecordedCall, RecordedEvent, RecordedEventKind, RecordedFailure,
+    RecordedFailureKind, RecordedRequest, RecordedResult,
+};
 use machines::FalseRefusalCause;
-use replay::{ReplayReference, ReplayEvent, ReplayWorld};
+use replay::{ReplayEvent, ReplayReference, ReplayWorld};
 
 use crate::Timestamp;
 use crate::breaker::TransitionReason;
@@ -231,7 +234,8 @@ impl<'c> Rehearsal<'c> {
         progress: &mut dyn FnMut(usize),
     ) -> Self {
         let order = in_order(calls);
-        let before = ReplayWorld::new(calls, policies, ReplayReference::Recording(None), told).run(&order, progress);
+        let before =
+            ReplayWorld::new(calls, policies, ReplayReference::Recording(None), told).run(&order, progress);
         let mut rehearsal = Self { calls, order, before, unsteady: BTreeSet::new() };
         // An unexplained call deviated for a while, and that affected later calls. The next replay takes it from the
         // recording from the start, until no new ones are found.
@@ -270,15 +274,22 @@ impl<'c> Rehearsal<'c> {
     }
 
     /// Replays the recording under another configuration.
-    pub fn replay_under(&self, policies: PolicyLookup<'_>, told: &[usize], progress: &mut dyn FnMut(usize)) -> ReplayResult {
-        ReplayWorld::new(self.calls, policies, ReplayReference::Before(&self.before), told).run(&self.order, progress)
+    pub fn replay_under(
+        &self,
+        policies: PolicyLookup<'_>,
+        told: &[usize],
+        progress: &mut dyn FnMut(usize),
+    ) -> ReplayResult {
+        ReplayWorld::new(self.calls, policies, ReplayReference::Before(&self.before), told)
+            .run(&self.order, progress)
     }
 
     /// Returns the calls whose results would change, in the order of the recording.
     pub fn differences(&self, would: &ReplayResult) -> Vec<ReplayDifference> {
         let calls = self.calls.iter().zip(&would.calls).enumerate();
         let different = calls.filter_map(|(call, (recorded, would))| {
-            let kind = DifferenceKind::of(&recorded.ending, &would.end).filter(|_| !self.unsteady.contains(&call))?;
+            let kind = DifferenceKind::of(&recorded.ending, &would.end)
+                .filter(|_| !self.unsteady.contains(&call))?;
             let ending = match &would.end {
                 ReplayEnd::Ended(ending) => Some(ending.clone()),
                 ReplayEnd::Taken(_) | ReplayEnd::NotKnown(_) => None,

@@ -13,26 +13,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::facts::{RecordedAttempt, RecordedResult, RecordedFailure, RecordedFailureKind, RecordedEvent, RecordedCall, RecordedEventKind, unknown_output};
-use super::machines::{FalseRefusalCause, ReplayMachines, MachineKeys};
-use super::{ReplayEnd, NOT_YET, UnknownResult, ReplayResult, TakenReason};
+use super::facts::{
+    RecordedAttempt, RecordedCall, RecordedEvent, RecordedEventKind, RecordedFailure, RecordedFailureKind,
+    RecordedResult, unknown_output,
+};
+use super::machines::{FalseRefusalCause, MachineKeys, ReplayMachines};
+use super::{NOT_YET, ReplayEnd, ReplayResult, TakenReason, UnknownResult};
 use crate::Timestamp;
-use crate::approval::{ApprovalLedger, ApprovalDecision, GrantId, Grantor, SpendVerdict, ApprovalSubject};
+use crate::approval::{ApprovalDecision, ApprovalLedger, ApprovalSubject, GrantId, Grantor, SpendVerdict};
 use crate::breaker::BreakerVerdict;
 use crate::call::{
-    ApprovalOutcome, BreakerScope, Call, CallResult, Deduplication, CallEvent, CallNotice, OtherWaiters, AttemptReport, CallRequest, NextStep,
-    StoreFault, WakeReason,
+    ApprovalOutcome, AttemptReport, BreakerScope, Call, CallEvent, CallNotice, CallRequest, CallResult,
+    Deduplication, NextStep, OtherWaiters, StoreFault, WakeReason,
 };
-use crate::classify::{AttemptFault, FaultNature, AttemptReach, Severity, FaultSource};
-use crate::code::{Code, CallStatus};
+use crate::classify::{AttemptFault, AttemptReach, FaultNature, FaultSource, Severity};
+use crate::code::{CallStatus, Code};
 use crate::dedupe::{
-    RecordAbsence, RecordAddress, Claim, ClaimVerdict, RunOutcome as RecordEnding, CallFailure, ClaimIntent, LocalKnowledge, LeaseOwnerState,
-    UnknownOutcomeReason, ClaimOwner, DedupeState, MemoryRecords, ClaimRole, DedupeRules, SaveRequest, UnknownOutcomeReport,
+    CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRules, DedupeState,
+    LeaseOwnerState, LocalKnowledge, MemoryRecords, RecordAbsence, RecordAddress, RunOutcome as RecordEnding,
+    SaveRequest, UnknownOutcomeReason, UnknownOutcomeReport,
 };
 use crate::guard::{self, GuardedCall};
 use crate::key::RecordKey;
-use crate::policy::{ComputedKeyPolicy, EnforcementMode, ToolPolicy, ToolClass};
-use crate::trust::{Escalation, FinishedOutcome, TrustRules as TrustRules, TrustSubject};
+use crate::policy::{ComputedKeyPolicy, EnforcementMode, ToolClass, ToolPolicy};
+use crate::trust::{Escalation, FinishedOutcome, TrustRules, TrustSubject};
 
 /// A recorded event, in the order of the recording.
 #[derive(Clone, Copy, Debug)]
@@ -186,9 +190,9 @@ impl<'a> ReplayWorld<'a> {
             if left.is_some() || call.end == NOT_YET {
                 call.end = match self.against {
                     ReplayReference::Recording(_) => ReplayEnd::Taken(TakenReason::NotExplained),
-                    ReplayReference::Before(_) => {
-                        ReplayEnd::NotKnown(UnknownResult::Run { attempt: left.map_or(1, ReplayCallState::next) })
-                    }
+                    ReplayReference::Before(_) => ReplayEnd::NotKnown(UnknownResult::Run {
+                        attempt: left.map_or(1, ReplayCallState::next),
+                    }),
                 };
             }
         }
@@ -270,7 +274,13 @@ impl<'a> ReplayWorld<'a> {
     }
 
     /// Returns the recorded event, and true if it is still the same.
-    fn recorded_event(&mut self, index: usize, active: &mut ReplayCallState, what: RecordedEventKind, now: Timestamp) -> (CallEvent, bool) {
+    fn recorded_event(
+        &mut self,
+        index: usize,
+        active: &mut ReplayCallState,
+        what: RecordedEventKind,
+        now: Timestamp,
+    ) -> (CallEvent, bool) {
         let event = match what {
             // The recording does not have the cause of these verdicts, so they are taken from it.
             RecordedEventKind::Full => CallEvent::Claimed(ClaimVerdict::Full),
@@ -295,14 +305,16 @@ impl<'a> ReplayWorld<'a> {
                     None => CallEvent::Woke(WakeReason::Time),
                 }
             }
-            RecordedEventKind::Renewed | RecordedEventKind::RenewedUnknown | RecordedEventKind::RenewedLost => self.renew(index, active, now),
+            RecordedEventKind::Renewed
+            | RecordedEventKind::RenewedUnknown
+            | RecordedEventKind::RenewedLost => self.renew(index, active, now),
             RecordedEventKind::Spent => CallEvent::Spent(SpendVerdict::Spent),
             RecordedEventKind::NotSpent => CallEvent::Spent(SpendVerdict::Lost),
             RecordedEventKind::LeaderRefused => {
                 let refusal = active.following.and_then(|key| self.refusals.get(&key));
-                CallEvent::Woke(
-                    refusal.map_or(WakeReason::Changed, |failure| WakeReason::LeaderRefused(Box::new(failure.clone()))),
-                )
+                CallEvent::Woke(refusal.map_or(WakeReason::Changed, |failure| {
+                    WakeReason::LeaderRefused(Box::new(failure.clone()))
+                }))
             }
             RecordedEventKind::Changed => CallEvent::Woke(WakeReason::Changed),
             RecordedEventKind::Came | RecordedEventKind::Time => CallEvent::Woke(WakeReason::Time),
@@ -312,7 +324,9 @@ impl<'a> ReplayWorld<'a> {
             RecordedEventKind::GrantedHere => CallEvent::Answered(ApprovalOutcome::Granted(None)),
             RecordedEventKind::Denied => CallEvent::Answered(ApprovalOutcome::Denied),
             RecordedEventKind::Nobody => CallEvent::Answered(ApprovalOutcome::Unreachable),
-            RecordedEventKind::PutToCaller => CallEvent::Answered(ApprovalOutcome::PutToCaller(unknown_output())),
+            RecordedEventKind::PutToCaller => {
+                CallEvent::Answered(ApprovalOutcome::PutToCaller(unknown_output()))
+            }
             RecordedEventKind::Ran => CallEvent::Ran(self.outcome(index, active)),
             RecordedEventKind::Progressed => CallEvent::Progressed,
             RecordedEventKind::Settled => CallEvent::Settled,
@@ -428,10 +442,17 @@ impl<'a> ReplayWorld<'a> {
 
     // ---- steps of all calls ----
 
-    fn on(&mut self, index: usize, active: &mut ReplayCallState, event: CallEvent, now: Timestamp) -> NextStep {
+    fn on(
+        &mut self,
+        index: usize,
+        active: &mut ReplayCallState,
+        event: CallEvent,
+        now: Timestamp,
+    ) -> NextStep {
         let mut notices = Vec::new();
         let ReplayCallState { call, approvals, uses, .. } = active;
-        let step = self.machines.lend(uses, approvals, |shared| call.handle_event(shared, now, event, &mut notices));
+        let step =
+            self.machines.lend(uses, approvals, |shared| call.handle_event(shared, now, event, &mut notices));
         self.keep_steps(index, &active.uses, notices, now);
         // An event that does not fit leaves the machine unchanged.
         step.unwrap_or(NextStep::Stay)
@@ -496,7 +517,9 @@ impl<'a> ReplayWorld<'a> {
     }
 
     fn renew(&mut self, index: usize, active: &ReplayCallState, now: Timestamp) -> CallEvent {
-        let Some(record) = active.call.claimed_record().cloned() else { return CallEvent::Woke(WakeReason::Time) };
+        let Some(record) = active.call.claimed_record().cloned() else {
+            return CallEvent::Woke(WakeReason::Time);
+        };
         let keep = active.call.policy().dedupe.keep;
         let verdict = self.records_of(index, active).renew(&record, &keep, RecordAbsence::Removed, now);
         CallEvent::Renewed { owner: record.owner, sent: now, verdict }
@@ -504,7 +527,13 @@ impl<'a> ReplayWorld<'a> {
 
     /// Returns the deliveries that the recording implies. Deliveries are not recorded. But if a call without a key ran
     /// although an equal one was over, the response of that one had been delivered.
-    fn deliveries(&mut self, index: usize, active: &ReplayCallState, claim: &Claim, now: Timestamp) -> LocalKnowledge {
+    fn deliveries(
+        &mut self,
+        index: usize,
+        active: &ReplayCallState,
+        claim: &Claim,
+        now: Timestamp,
+    ) -> LocalKnowledge {
         let first = self.calls.get(index).and_then(|recorded| {
             recorded.trail.iter().find(|moment| moment.what.is_claim()).map(|moment| moment.what)
         });
@@ -553,13 +582,20 @@ impl<'a> ReplayWorld<'a> {
         }
         let request = active.call.request();
         let keys = request.address().into_iter().flat_map(|address| [Some(address.own()), address.index()]);
-        let touched = [DoubtSubject::Tool(request.tool.clone()), DoubtSubject::Session(request.session.clone())];
+        let touched =
+            [DoubtSubject::Tool(request.tool.clone()), DoubtSubject::Session(request.session.clone())];
         keys.flatten().map(DoubtSubject::Record).chain(touched).any(|one| self.uncertain.contains(&one))
     }
 
     /// Ends the run of a call and wakes its followers. Followers on their recorded path are woken at their recorded
     /// times.
-    fn wake_followers(&mut self, index: usize, active: &ReplayCallState, refusal: Option<&CallFailure>, now: Timestamp) {
+    fn wake_followers(
+        &mut self,
+        index: usize,
+        active: &ReplayCallState,
+        refusal: Option<&CallFailure>,
+        now: Timestamp,
+    ) {
         if let Some(key) = active.following
             && let Some(followers) = self.followers.get_mut(&key)
         {
@@ -643,9 +679,19 @@ fn request(recorded: &RecordedCall, policy: &ToolPolicy) -> CallRequest {
 fn existing_approvals(recorded: &RecordedCall, policy: &ToolPolicy, now: Timestamp) -> ApprovalLedger {
     let mut approvals = ApprovalLedger::default();
     let mut decided = recorded.trail.iter().filter(|moment| {
-        matches!(moment.what, RecordedEventKind::Spent | RecordedEventKind::NotSpent | RecordedEventKind::Granted | RecordedEventKind::GrantedHere | RecordedEventKind::Denied)
+        matches!(
+            moment.what,
+            RecordedEventKind::Spent
+                | RecordedEventKind::NotSpent
+                | RecordedEventKind::Granted
+                | RecordedEventKind::GrantedHere
+                | RecordedEventKind::Denied
+        )
     });
-    if decided.next().is_some_and(|moment| matches!(moment.what, RecordedEventKind::Spent | RecordedEventKind::NotSpent)) {
+    if decided
+        .next()
+        .is_some_and(|moment| matches!(moment.what, RecordedEventKind::Spent | RecordedEventKind::NotSpent))
+    {
         let request = &recorded.request;
         let wanted = ApprovalSubject {
             tool: &request.tool,
@@ -661,7 +707,12 @@ fn existing_approvals(recorded: &RecordedCall, policy: &ToolPolicy, now: Timesta
     approvals
 }
 
-fn claim(request: &CallRequest, address: RecordAddress, policy: &ToolPolicy, recorded: &RecordedCall) -> Claim {
+fn claim(
+    request: &CallRequest,
+    address: RecordAddress,
+    policy: &ToolPolicy,
+    recorded: &RecordedCall,
+) -> Claim {
     Claim {
         address,
         intent: ClaimIntent::Take { started: true },
@@ -705,10 +756,18 @@ fn neutral() -> AttemptReport {
 /// Returns true if an event can follow a step.
 fn fits(pending: &NextStep, what: RecordedEventKind) -> bool {
     let failed = matches!(what, RecordedEventKind::StoreFailed | RecordedEventKind::StoreUnanswered);
-    let renewed = matches!(what, RecordedEventKind::Renewed | RecordedEventKind::RenewedUnknown | RecordedEventKind::RenewedLost);
+    let renewed = matches!(
+        what,
+        RecordedEventKind::Renewed | RecordedEventKind::RenewedUnknown | RecordedEventKind::RenewedLost
+    );
     let meanwhile = matches!(
         what,
-        RecordedEventKind::Time | RecordedEventKind::Progressed | RecordedEventKind::Cancelled | RecordedEventKind::CancelledByOne | RecordedEventKind::Gone | RecordedEventKind::OneGone
+        RecordedEventKind::Time
+            | RecordedEventKind::Progressed
+            | RecordedEventKind::Cancelled
+            | RecordedEventKind::CancelledByOne
+            | RecordedEventKind::Gone
+            | RecordedEventKind::OneGone
     );
     match pending {
         NextStep::Claim(_) => what.is_claim() || failed,
@@ -718,19 +777,36 @@ fn fits(pending: &NextStep, what: RecordedEventKind) -> bool {
         NextStep::Ask(_) => {
             let answered = matches!(
                 what,
-                RecordedEventKind::Granted | RecordedEventKind::GrantedHere | RecordedEventKind::Denied | RecordedEventKind::Nobody | RecordedEventKind::PutToCaller
+                RecordedEventKind::Granted
+                    | RecordedEventKind::GrantedHere
+                    | RecordedEventKind::Denied
+                    | RecordedEventKind::Nobody
+                    | RecordedEventKind::PutToCaller
             );
             answered || meanwhile || renewed
         }
-        NextStep::Spend { .. } => matches!(what, RecordedEventKind::Spent | RecordedEventKind::NotSpent) || failed,
-        NextStep::Start { .. } => matches!(what, RecordedEventKind::Started | RecordedEventKind::NotStarted) || failed,
+        NextStep::Spend { .. } => {
+            matches!(what, RecordedEventKind::Spent | RecordedEventKind::NotSpent) || failed
+        }
+        NextStep::Start { .. } => {
+            matches!(what, RecordedEventKind::Started | RecordedEventKind::NotStarted) || failed
+        }
         NextStep::Probe(_) => what == RecordedEventKind::Probed || failed,
         NextStep::Renew => renewed || failed,
         NextStep::Run(_) => what == RecordedEventKind::Ran || meanwhile || renewed,
         NextStep::Cut(_) => what == RecordedEventKind::Ran,
-        NextStep::Wait => meanwhile || renewed || matches!(what, RecordedEventKind::Ran | RecordedEventKind::Settled | RecordedEventKind::DriverEnded),
+        NextStep::Wait => {
+            meanwhile
+                || renewed
+                || matches!(
+                    what,
+                    RecordedEventKind::Ran | RecordedEventKind::Settled | RecordedEventKind::DriverEnded
+                )
+        }
         NextStep::Save(_) => matches!(what, RecordedEventKind::Saved | RecordedEventKind::NotSaved) || failed,
         NextStep::Release(_) => what == RecordedEventKind::Released || failed,
-        NextStep::Answer { .. } | NextStep::CancelUpstream | NextStep::Stay | NextStep::Finish { .. } => false,
+        NextStep::Answer { .. } | NextStep::CancelUpstream | NextStep::Stay | NextStep::Finish { .. } => {
+            false
+        }
     }
 }

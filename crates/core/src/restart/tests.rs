@@ -58,9 +58,10 @@ fn only_what_is_on_its_way_becomes_ready() {
         restarts.record_ready(LATER);
         let wanted = match standing {
             ServerState::Starting { .. } => ServerState::Up { since: LATER },
-            ServerState::Idle | ServerState::Up { .. } | ServerState::BackingOff { .. } | ServerState::Down(_) => {
-                standing
-            }
+            ServerState::Idle
+            | ServerState::Up { .. }
+            | ServerState::BackingOff { .. }
+            | ServerState::Down(_) => standing,
         };
         assert_eq!(restarts.state(), wanted);
     }
@@ -70,12 +71,16 @@ fn only_what_is_on_its_way_becomes_ready() {
 fn every_standing_takes_every_death() {
     let policy = RestartPolicy { first_wait: Duration::ZERO, ..RestartPolicy::default() };
     let soon = ServerState::BackingOff { until: LATER };
-    let down = ServerState::Down(DownPeriod { until: LATER + policy.window, reason: DownReason::CannotStart });
+    let down =
+        ServerState::Down(DownPeriod { until: LATER + policy.window, reason: DownReason::CannotStart });
     // In the order of `all`.
     let table = [
         (ServerExit::Crashed, [all()[0], soon, soon, all()[3], all()[4]]),
         (ServerExit::CannotStart, [all()[0], down, down, all()[3], all()[4]]),
-        (ServerExit::Stopped, [ServerState::Idle, ServerState::Idle, ServerState::Idle, ServerState::Idle, all()[4]]),
+        (
+            ServerExit::Stopped,
+            [ServerState::Idle, ServerState::Idle, ServerState::Idle, ServerState::Idle, all()[4]],
+        ),
     ];
     for (death, wanted) in table {
         for (standing, wanted) in all().into_iter().zip(wanted) {
@@ -100,7 +105,11 @@ fn a_reset_ends_waits_and_rests_and_leaves_what_runs() {
 }
 
 /// Starts the server whenever it may start, lets it crash at once, and returns the waits until it is down.
-fn waits_until_down(restarts: &mut RestartTracker, policy: &RestartPolicy, mut now: Timestamp) -> (Vec<u64>, DownPeriod) {
+fn waits_until_down(
+    restarts: &mut RestartTracker,
+    policy: &RestartPolicy,
+    mut now: Timestamp,
+) -> (Vec<u64>, DownPeriod) {
     let mut waits = Vec::new();
     assert_eq!(restarts.request_start(now), StartDecision::Start);
     loop {
@@ -111,7 +120,9 @@ fn waits_until_down(restarts: &mut RestartTracker, policy: &RestartPolicy, mut n
                 assert_eq!(restarts.request_start(now), StartDecision::Start);
             }
             ServerState::Down(down) => return (waits, down),
-            other @ (ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. }) => panic!("{other:?}"),
+            other @ (ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. }) => {
+                panic!("{other:?}")
+            }
         }
     }
 }
@@ -148,7 +159,10 @@ fn a_trial_that_dies_rests_twice_as_long_up_to_a_limit() {
     let (_, mut down) = waits_until_down(&mut restarts, &policy, at(0));
     for minutes in [2, 4, 8, 15, 15, 15] {
         let now = down.until;
-        assert_eq!(restarts.request_start(Timestamp::from_millis(now.as_millis() - 1)), StartDecision::Refuse(down));
+        assert_eq!(
+            restarts.request_start(Timestamp::from_millis(now.as_millis() - 1)),
+            StartDecision::Refuse(down)
+        );
         let (waits, next) = waits_until_down(&mut restarts, &policy, now);
         assert_eq!((waits.len(), next.reason), (0, DownReason::Relapse));
         assert_eq!(next.until, now + Duration::from_secs(minutes * 60));
@@ -165,7 +179,8 @@ fn having_been_well_makes_the_waits_short_again_but_forgets_no_death_in_the_wind
         let _ = restarts.request_start(now);
         restarts.record_ready(now);
         now = now + policy.well_after;
-        let ServerState::BackingOff { until } = restarts.record_exit(&policy, ServerExit::Crashed, now) else {
+        let ServerState::BackingOff { until } = restarts.record_exit(&policy, ServerExit::Crashed, now)
+        else {
             panic!("death {death} is within the budget");
         };
         assert!(until.since(now) <= policy.first_wait);
@@ -206,7 +221,10 @@ fn deaths_that_are_far_apart_never_take_it_down() {
     let (policy, mut restarts, mut now) = (RestartPolicy::default(), RestartTracker::new(3), at(0));
     for _ in 0..50 {
         assert_eq!(restarts.request_start(now), StartDecision::Start);
-        assert!(matches!(restarts.record_exit(&policy, ServerExit::Crashed, now), ServerState::BackingOff { .. }));
+        assert!(matches!(
+            restarts.record_exit(&policy, ServerExit::Crashed, now),
+            ServerState::BackingOff { .. }
+        ));
         now = now + Duration::from_secs(16);
     }
 }
@@ -233,7 +251,10 @@ fn numbers_that_make_no_sense_do_no_harm() {
     };
     let mut restarts = RestartTracker::new(0);
     assert_eq!(restarts.request_start(at(0)), StartDecision::Start);
-    assert!(matches!(restarts.record_exit(&endless, ServerExit::Crashed, at(0)), ServerState::BackingOff { .. }));
+    assert!(matches!(
+        restarts.record_exit(&endless, ServerExit::Crashed, at(0)),
+        ServerState::BackingOff { .. }
+    ));
     let now = Timestamp::MAX;
     for _ in 0..2 * MAX_CRASHES {
         let _ = restarts.request_start(now);

@@ -202,7 +202,11 @@ fn limits_of_time_stop_the_start_of_an_attempt() {
     assert_eq!(next(caller(140), Some(ms(100)), None), Err(RetryStop::TotalTime));
     let start_by = |moment| CallerLimits { start_by: Some(at(moment)), ..CallerLimits::default() };
     assert_eq!(next(start_by(151), None, None), Ok(at(150)));
-    assert_eq!(next(start_by(150), None, None), Err(RetryStop::TotalTime), "it would start at that very moment");
+    assert_eq!(
+        next(start_by(150), None, None),
+        Err(RetryStop::TotalTime),
+        "it would start at that very moment"
+    );
 }
 
 #[test]
@@ -222,7 +226,10 @@ fn a_caller_may_only_lower_what_the_policy_allows() {
     }
     for (asked, attempts) in [(ms(150), 2), (Duration::MAX, 4)] {
         let caller = CallerLimits { elapsed: Some(asked), ..CallerLimits::default() };
-        assert_eq!(starts(&policy, RetrySchedule::new(&policy, &caller, None, 1, at(0)), 0).0.len(), attempts);
+        assert_eq!(
+            starts(&policy, RetrySchedule::new(&policy, &caller, None, 1, at(0)), 0).0.len(),
+            attempts
+        );
     }
 }
 
@@ -244,7 +251,10 @@ fn a_scheduled_attempt_may_start_up_to_its_limits() {
     let total = limited(None);
     assert_eq!((total.may_start(at(500)), total.may_start(at(501))), (Ok(()), Err(RetryStop::TotalTime)));
     let deadline = limited(Some(300));
-    assert_eq!((deadline.may_start(at(299)), deadline.may_start(at(300))), (Ok(()), Err(RetryStop::Deadline)));
+    assert_eq!(
+        (deadline.may_start(at(299)), deadline.may_start(at(300))),
+        (Ok(()), Err(RetryStop::Deadline))
+    );
     // Of two limits at the same time the policy's own is named.
     let policy = RetryPolicy { backoff: Backoff::Constant(ms(600)), jitter: Jitter::None, ..policy };
     let mut both = limited(Some(500));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::TrustState;
 use super::prompt;
-use super::window::{WindowFailure, MOST_FAILURES, FailureWindow, exceeds};
+use super::window::{FailureWindow, MOST_FAILURES, WindowFailure, exceeds};
 use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::Domain;
@@ -125,7 +125,13 @@ impl TrustAccount {
     }
 
     /// Records a failure.
-    pub(super) fn fail(&mut self, rule: &TrustRule, failure: AccountFailure, now: Timestamp, steps: &mut Vec<AccountTransition>) {
+    pub(super) fn fail(
+        &mut self,
+        rule: &TrustRule,
+        failure: AccountFailure,
+        now: Timestamp,
+        steps: &mut Vec<AccountTransition>,
+    ) {
         self.settle(rule, now, steps);
         let AccountFailure { severity, recoverable, began } = failure;
         self.window.failure(rule, WindowFailure { at: now, severity, recoverable });
@@ -176,7 +182,10 @@ impl TrustAccount {
         match &self.state {
             State::Escalated(escalated) => {
                 let recovering = escalated.recovering(now);
-                Some(AccountTransition { reason: "recovery approved by an operator".into(), ..self.recover(recovering) })
+                Some(AccountTransition {
+                    reason: "recovery approved by an operator".into(),
+                    ..self.recover(recovering)
+                })
             }
             State::Trusted | State::Recovering(_) | State::Blocked(_) => None,
         }
@@ -303,7 +312,9 @@ impl EscalatedState {
     /// Returns the later of the end of the escalation and the end of the cool-down.
     fn recovers_at(&self, rule: &TrustRule) -> Option<Timestamp> {
         match rule.recovery {
-            TrustRecovery::Auto if !self.needs_operator => Some(self.expires.max(self.last_counted + rule.cooldown)),
+            TrustRecovery::Auto if !self.needs_operator => {
+                Some(self.expires.max(self.last_counted + rule.cooldown))
+            }
             TrustRecovery::Auto | TrustRecovery::Ask => None,
         }
     }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::account::{TrustAccount, State};
+use super::account::{State, TrustAccount};
 use super::snapshot::DomainStats;
 use crate::Timestamp;
 

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::account::{TrustAccount, BlockedState, AccountFailure, State, AccountTransition};
-use super::prompt::PromptFacts;
+use super::account::{AccountFailure, AccountTransition, BlockedState, State, TrustAccount};
 use super::bounded_map::BoundedMap;
+use super::prompt::PromptFacts;
 use super::snapshot::{DomainStats, HistoryEntry, ToolReliabilityState};
 use super::status::subject;
 use super::{
-    Escalation, FinishedOutcome, TrustReport, ReportedFailure, TrustRules, TrustScope, Signature, TrustDecision, TrustSubject, TrustTarget,
-    TrustChange, TrustState,
+    Escalation, FinishedOutcome, ReportedFailure, Signature, TrustChange, TrustDecision, TrustReport,
+    TrustRules, TrustScope, TrustState, TrustSubject, TrustTarget,
 };
 use crate::Timestamp;
 use crate::classify::Severity;
@@ -176,7 +176,13 @@ impl TrustLedger {
         if self.is_blocked(tool) {
             return Vec::new();
         }
-        let told = ChangeContext { scope: TrustScope::Tool, tool: Some(tool), signature: None, domain: None, notify };
+        let told = ChangeContext {
+            scope: TrustScope::Tool,
+            tool: Some(tool),
+            signature: None,
+            domain: None,
+            notify,
+        };
         let reason: Arc<str> = reason.into();
         let step = match self.tools.get_or_insert(tool.clone(), now) {
             Some(account) => account.block(reason, 1, now),
@@ -236,9 +242,10 @@ impl TrustLedger {
                         domain: None,
                         notify: NotifyChoice::Yes,
                     };
-                    changes.push(
-                        told.change(AccountTransition::to_trusted(TrustState::Blocked, "reset by an operator"), now),
-                    );
+                    changes.push(told.change(
+                        AccountTransition::to_trusted(TrustState::Blocked, "reset by an operator"),
+                        now,
+                    ));
                 }
             }
         }
@@ -262,8 +269,11 @@ impl TrustLedger {
 
     /// Returns the state and the account of everything that is not trusted, for status and snapshot.
     pub(super) fn not_trusted(&self) -> impl Iterator<Item = (ToolReliabilityState, &TrustAccount)> {
-        let tools =
-            self.tools.items.iter().map(|(tool, account)| (TrustScope::Tool, Some(tool), None, None, account));
+        let tools = self
+            .tools
+            .items
+            .iter()
+            .map(|(tool, account)| (TrustScope::Tool, Some(tool), None, None, account));
         let signatures = self.signatures.items.iter().map(|((tool, signature), account)| {
             (TrustScope::Signature, Some(tool), Some(signature), account.domain.as_ref(), account)
         });
@@ -324,7 +334,11 @@ impl TrustLedger {
             let key = (who.tool.clone(), signature.clone());
             if let Some(account) = known_or_rated(&mut self.signatures, key, rules.signature, now) {
                 account.succeed(rules.signature, now, &mut steps);
-                who.change_context(TrustScope::Signature, rules.signature).append(&mut steps, &mut changes, now);
+                who.change_context(TrustScope::Signature, rules.signature).append(
+                    &mut steps,
+                    &mut changes,
+                    now,
+                );
             }
         }
         if let Some((domain, rule)) = who.domain.zip(rules.domain)
@@ -453,14 +467,20 @@ impl TrustLedger {
             TrustTarget::All => true,
             TrustTarget::Signature(..) | TrustTarget::Tool(_) => false,
         });
-        let told =
-            |scope, tool, signature, domain| ChangeContext { scope, tool, signature, domain, notify: NotifyChoice::Yes };
-        let tools = tools.map(move |(tool, account)| (told(TrustScope::Tool, Some(tool), None, None), account));
+        let told = |scope, tool, signature, domain| ChangeContext {
+            scope,
+            tool,
+            signature,
+            domain,
+            notify: NotifyChoice::Yes,
+        };
+        let tools =
+            tools.map(move |(tool, account)| (told(TrustScope::Tool, Some(tool), None, None), account));
         let signatures = signatures.map(move |((tool, signature), account)| {
             (told(TrustScope::Signature, Some(tool), Some(signature), None), account)
         });
-        let domains =
-            domains.map(move |(domain, account)| (told(TrustScope::Domain, None, None, Some(domain)), account));
+        let domains = domains
+            .map(move |(domain, account)| (told(TrustScope::Domain, None, None, Some(domain)), account));
         tools.chain(signatures).chain(domains)
     }
 
@@ -581,7 +601,12 @@ fn known_or_rated<'a, K: Ord + Clone>(
     if rule.rate.is_some() { shelf.get_or_insert(key, now) } else { shelf.items.get_mut(&key) }
 }
 
-fn escalation(tool: &ToolRef, domain: Option<&Domain>, account: &TrustAccount, rule: &TrustRule) -> Escalation {
+fn escalation(
+    tool: &ToolRef,
+    domain: Option<&Domain>,
+    account: &TrustAccount,
+    rule: &TrustRule,
+) -> Escalation {
     let (state, reason, failures, successes_needed) = match &account.state {
         State::Trusted => (TrustState::Trusted, "", 0, 0),
         State::Escalated(it) => (TrustState::Escalated, it.reason.as_ref(), it.failures, it.successes_needed),
@@ -591,7 +616,16 @@ fn escalation(tool: &ToolRef, domain: Option<&Domain>, account: &TrustAccount, r
         State::Blocked(it) => (TrustState::Blocked, it.reason.as_ref(), it.failures, 0),
     };
     let (window, recovers_at) = (rule.window, account.recovers_at(rule));
-    Escalation::of(PromptFacts { tool, domain, state, reason, failures, window, recovers_at, successes_needed })
+    Escalation::of(PromptFacts {
+        tool,
+        domain,
+        state,
+        reason,
+        failures,
+        window,
+        recovers_at,
+        successes_needed,
+    })
 }
 
 /// Returns the account that all subjects share while everything is blocked.

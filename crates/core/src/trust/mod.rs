@@ -21,10 +21,10 @@
 //! | `lenient` | parsing of the form that hosts write |
 
 mod account;
+mod bounded_map;
 mod ledger;
 mod lenient;
 mod prompt;
-mod bounded_map;
 mod snapshot;
 mod status;
 #[cfg(test)]
@@ -41,8 +41,8 @@ use crate::classify::Severity;
 use crate::id::{Domain, ToolRef};
 use crate::policy::TrustRule;
 
-pub use ledger::{TrustBounds, NotifyChoice, TrustLedger};
-pub use snapshot::{DomainStats, HistoryEntry, TrustSnapshot, TrustSnapshotError, ToolReliabilityState};
+pub use ledger::{NotifyChoice, TrustBounds, TrustLedger};
+pub use snapshot::{DomainStats, HistoryEntry, ToolReliabilityState, TrustSnapshot, TrustSnapshotError};
 pub use status::{TrustStatus, changes_between};
 
 /// The key by which failures are counted: the tool and the relevant part of its arguments.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Escalation, PromptLevel, TrustScope, TrustChange, TrustState};
+use super::{Escalation, PromptLevel, TrustChange, TrustScope, TrustState};
 use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::{Domain, ToolRef};
@@ -27,7 +27,8 @@ pub(super) struct PromptFacts<'a> {
 
 impl Escalation {
     pub(super) fn of(facts: PromptFacts<'_>) -> Self {
-        let PromptFacts { tool, domain, state, reason, failures, window, recovers_at, successes_needed } = facts;
+        let PromptFacts { tool, domain, state, reason, failures, window, recovers_at, successes_needed } =
+            facts;
         let whom = match domain {
             Some(domain) => format!("{tool} (everything that uses {domain})"),
             None => tool.to_string(),

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::account::{TrustAccount, BlockedState, EscalatedState, RecoveringState, State};
-use super::lenient;
+use super::account::{BlockedState, EscalatedState, RecoveringState, State, TrustAccount};
 use super::bounded_map::BoundedMap;
+use super::lenient;
 use super::window::WindowFailure;
-use super::{TrustBounds, FinishedOutcome, TrustScope, Signature, TrustLedger, TrustState};
+use super::{FinishedOutcome, Signature, TrustBounds, TrustLedger, TrustScope, TrustState};
 use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::{Domain, Namespace, ToolName, ToolRef};
@@ -357,7 +357,9 @@ impl TrustLedger {
             // A host may have several targets for one tool that are unknown here. The worst of them counts.
             AccountHolder::Tool(tool) if tool.is_in_any_namespace() => {
                 let known = self.tools.items.entry(tool).or_default();
-                if (known.state.name(), known.trust_lost_at()) < (account.state.name(), account.trust_lost_at()) {
+                if (known.state.name(), known.trust_lost_at())
+                    < (account.state.name(), account.trust_lost_at())
+                {
                     *known = account;
                 }
                 None
@@ -559,7 +561,9 @@ impl ToolReliabilityState {
                 let signature = self.signature.clone().ok_or_else(|| lacks("it has no signature"))?;
                 Ok(AccountHolder::Signature((tool()?, signature)))
             }
-            TrustScope::Domain => self.domain.clone().map(AccountHolder::Domain).ok_or_else(|| lacks("it has no domain")),
+            TrustScope::Domain => {
+                self.domain.clone().map(AccountHolder::Domain).ok_or_else(|| lacks("it has no domain"))
+            }
         }
     }
 

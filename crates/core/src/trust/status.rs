@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::ledger::account_of;
-use super::{TrustScope, Signature, ToolReliabilityState, TrustChange, TrustLedger, TrustState};
+use super::{Signature, ToolReliabilityState, TrustChange, TrustLedger, TrustScope, TrustState};
 use crate::Timestamp;
 use crate::id::{Domain, ToolRef};
 use crate::policy::TrustRule;
@@ -131,7 +131,9 @@ pub(super) fn subject(
     match (scope, tool, signature, domain) {
         (TrustScope::Domain, _, _, Some(domain)) => domain.as_str().into(),
         (TrustScope::Signature, _, Some(signature), _) => Arc::clone(&signature.0),
-        (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, Some(tool), _, _) => tool.to_string().into(),
+        (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, Some(tool), _, _) => {
+            tool.to_string().into()
+        }
         (TrustScope::Tool | TrustScope::Signature | TrustScope::Domain, None, _, _) => "everything".into(),
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::breaker::State as BreakerState;
-use crate::classify::{FaultNature, AttemptReach};
+use crate::classify::{AttemptReach, FaultNature};
 use crate::code::Code;
 use crate::id::{ToolCallId, ToolRef};
 use crate::output::RawJson;

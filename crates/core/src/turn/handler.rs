@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::breaker::State;
-use crate::classify::{FaultNature, AttemptReach};
+use crate::classify::{AttemptReach, FaultNature};
 use crate::code::Code;
 
 use super::plan::CallNeed;
@@ -139,7 +139,10 @@ pub fn decide(facts: FailureFacts) -> FailureDecision {
         );
     }
     if facts.need == CallNeed::Optional {
-        return decision(FailureStrategy::PartialSuccess, format!("{nature} ({no_retry}) of an optional call"));
+        return decision(
+            FailureStrategy::PartialSuccess,
+            format!("{nature} ({no_retry}) of an optional call"),
+        );
     }
     let DependantCounts { covered, stranded } = facts.dependants;
     if covered > 0 && stranded == 0 {
@@ -168,7 +171,8 @@ pub fn decide(facts: FailureFacts) -> FailureDecision {
 /// Returns true if the call may have had its effect and a second run is unsafe. Then neither a retry nor an alternative
 /// may run, because both could do the same work twice.
 fn is_unsafe_to_repeat(facts: &FailureFacts) -> bool {
-    facts.code == Code::OutcomeUnknown || (facts.reach == AttemptReach::Unknown && facts.repeat == RepeatSafety::Unsafe)
+    facts.code == Code::OutcomeUnknown
+        || (facts.reach == AttemptReach::Unknown && facts.repeat == RepeatSafety::Unsafe)
 }
 
 /// Returns true if another tool could repeat the effect of the call, although the same tool cannot.
@@ -259,10 +263,15 @@ mod tests {
         succeeded: 0,
     };
 
-    const INVALID: FailureFacts =
-        FailureFacts { code: Code::ToolError, nature: FaultNature::Permanent, reach: AttemptReach::Answered, ..TIMEOUT };
+    const INVALID: FailureFacts = FailureFacts {
+        code: Code::ToolError,
+        nature: FaultNature::Permanent,
+        reach: AttemptReach::Answered,
+        ..TIMEOUT
+    };
 
-    const EXHAUSTED: FailureFacts = FailureFacts { code: Code::RetryExhausted, attempts: 5, attempts_left: 0, ..TIMEOUT };
+    const EXHAUSTED: FailureFacts =
+        FailureFacts { code: Code::RetryExhausted, attempts: 5, attempts_left: 0, ..TIMEOUT };
 
     #[test]
     fn eh_6_2_a_transient_error_with_a_closed_circuit_and_retries_left_is_retried() {
@@ -282,9 +291,15 @@ mod tests {
     #[test]
     fn gr_5_a_tool_error_leads_to_an_alternative_or_is_escalated_and_nothing_waits() {
         for failure in [INVALID, EXHAUSTED] {
-            assert_eq!(decide(FailureFacts { alternatives: 1, ..failure }).strategy, FailureStrategy::AlternativeTool);
+            assert_eq!(
+                decide(FailureFacts { alternatives: 1, ..failure }).strategy,
+                FailureStrategy::AlternativeTool
+            );
             let needed = DependantCounts { covered: 0, stranded: 1 };
-            assert_eq!(decide(FailureFacts { dependants: needed, ..failure }).strategy, FailureStrategy::Escalate);
+            assert_eq!(
+                decide(FailureFacts { dependants: needed, ..failure }).strategy,
+                FailureStrategy::Escalate
+            );
         }
     }
 
@@ -307,7 +322,11 @@ mod tests {
             (FailureFacts { need: optional, ..EXHAUSTED }, PartialSuccess, "optional"),
             (FailureFacts { dependants: covered, ..EXHAUSTED }, PartialSuccess, "has a default"),
             (FailureFacts { dependants: mixed, ..EXHAUSTED }, Escalate, "another call needs its output"),
-            (FailureFacts { wait: Duration::from_secs(200), ..TIMEOUT }, GracefulFailure, "no time for a retry"),
+            (
+                FailureFacts { wait: Duration::from_secs(200), ..TIMEOUT },
+                GracefulFailure,
+                "no time for a retry",
+            ),
             (FailureFacts { alternatives: 1, ..INVALID }, AlternativeTool, "permanent error"),
             (FailureFacts { need: optional, ..INVALID }, PartialSuccess, "optional"),
             (FailureFacts { dependants: covered, ..INVALID }, PartialSuccess, "has a default"),
@@ -323,13 +342,30 @@ mod tests {
                 PartialSuccess,
                 "what is finished",
             ),
-            (FailureFacts { code: Code::Cancelled, alternatives: 1, ..INVALID }, GracefulFailure, "cancelled"),
-            // The outcome is unknown.
-            (FailureFacts { repeat: RepeatSafety::Unsafe, alternatives: 1, need: optional, ..TIMEOUT }, Escalate, "twice"),
-            (FailureFacts { code: Code::OutcomeUnknown, alternatives: 1, ..INVALID }, Escalate, "twice"),
-            (FailureFacts { repeat: RepeatSafety::Unsafe, reach: AttemptReach::Refused, ..TIMEOUT }, Retry, "retries available"),
             (
-                FailureFacts { repeat: RepeatSafety::BySameTool, alternatives: 1, attempts_left: 0, ..TIMEOUT },
+                FailureFacts { code: Code::Cancelled, alternatives: 1, ..INVALID },
+                GracefulFailure,
+                "cancelled",
+            ),
+            // The outcome is unknown.
+            (
+                FailureFacts { repeat: RepeatSafety::Unsafe, alternatives: 1, need: optional, ..TIMEOUT },
+                Escalate,
+                "twice",
+            ),
+            (FailureFacts { code: Code::OutcomeUnknown, alternatives: 1, ..INVALID }, Escalate, "twice"),
+            (
+                FailureFacts { repeat: RepeatSafety::Unsafe, reach: AttemptReach::Refused, ..TIMEOUT },
+                Retry,
+                "retries available",
+            ),
+            (
+                FailureFacts {
+                    repeat: RepeatSafety::BySameTool,
+                    alternatives: 1,
+                    attempts_left: 0,
+                    ..TIMEOUT
+                },
                 GracefulFailure,
                 "later",
             ),
@@ -339,22 +375,43 @@ mod tests {
                 "available",
             ),
             (
-                FailureFacts { repeat: RepeatSafety::BySameTool, reach: AttemptReach::Answered, alternatives: 1, ..INVALID },
+                FailureFacts {
+                    repeat: RepeatSafety::BySameTool,
+                    reach: AttemptReach::Answered,
+                    alternatives: 1,
+                    ..INVALID
+                },
                 AlternativeTool,
                 "available",
             ),
             // Another tool must not run if the call ran, runs, or was denied approval.
             (FailureFacts { code: Code::ApprovalDenied, alternatives: 1, ..INVALID }, Escalate, "required"),
-            (FailureFacts { code: Code::IdempotencyConflict, alternatives: 1, ..INVALID }, Escalate, "required"),
+            (
+                FailureFacts { code: Code::IdempotencyConflict, alternatives: 1, ..INVALID },
+                Escalate,
+                "required",
+            ),
             (FailureFacts { code: Code::InFlight, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
             // It may have run in an earlier submission, and the store was unavailable.
-            (FailureFacts { code: Code::StoreUnavailable, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
+            (
+                FailureFacts { code: Code::StoreUnavailable, alternatives: 1, ..EXHAUSTED },
+                GracefulFailure,
+                "later",
+            ),
             (FailureFacts { code: Code::ToolErrorLimit, alternatives: 1, ..INVALID }, Escalate, "required"),
             // It ran, and its result was not stored.
             (FailureFacts { code: Code::ResultNotKept, alternatives: 1, ..INVALID }, Escalate, "required"),
             (FailureFacts { code: Code::ResultTooLarge, alternatives: 1, ..INVALID }, Escalate, "required"),
-            (FailureFacts { code: Code::DeadlineExceeded, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
-            (FailureFacts { code: Code::ToolBlocked, alternatives: 1, ..INVALID }, AlternativeTool, "alternative"),
+            (
+                FailureFacts { code: Code::DeadlineExceeded, alternatives: 1, ..EXHAUSTED },
+                GracefulFailure,
+                "later",
+            ),
+            (
+                FailureFacts { code: Code::ToolBlocked, alternatives: 1, ..INVALID },
+                AlternativeTool,
+                "alternative",
+            ),
         ];
         for (facts, strategy, because) in cases {
             let decision = decide(facts);

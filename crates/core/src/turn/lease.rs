@@ -91,8 +91,11 @@ impl TurnLease {
             Some((_, kept)) => SubmissionHistory::Repeated(kept.choices.clone()),
         };
         let (replaces, choices) = found.map(|(version, kept)| (version, kept.choices)).unzip();
-        let kept =
-            TurnDocument { format: TurnDocument::FORMAT, holder: Some(me.clone()), choices: choices.unwrap_or_default() };
+        let kept = TurnDocument {
+            format: TurnDocument::FORMAT,
+            holder: Some(me.clone()),
+            choices: choices.unwrap_or_default(),
+        };
         TurnAcquisition::Acquired(Self { me, kept, replaces }, submitted)
     }
 
@@ -162,7 +165,11 @@ mod tests {
     const BEFORE: Timestamp = Timestamp::from_millis(99_999);
 
     fn holder(number: u64) -> TurnHolder {
-        TurnHolder { process: ProcessIdentity { boot: "boot".into(), pid: 1, started: 1 }, number, until: LATER }
+        TurnHolder {
+            process: ProcessIdentity { boot: "boot".into(), pid: 1, started: 1 },
+            number,
+            until: LATER,
+        }
     }
 
     fn taken(found: Option<(u64, TurnDocument)>, number: u64) -> (TurnLease, SubmissionHistory) {
@@ -195,8 +202,15 @@ mod tests {
             let take = TurnLease::take(Some((7, kept.clone())), holder(2), |_| sight, now);
             assert_eq!(matches!(take, TurnAcquisition::Acquired(..)), free, "{sight:?} at {now:?}");
         }
-        let free = TurnLease::take(Some((7, hold.released_document())), holder(2), |_| LeaseOwnerState::Alive, BEFORE);
-        assert!(matches!(free, TurnAcquisition::Acquired(hold, SubmissionHistory::Repeated(_)) if hold.replaced_version() == Some(7)));
+        let free = TurnLease::take(
+            Some((7, hold.released_document())),
+            holder(2),
+            |_| LeaseOwnerState::Alive,
+            BEFORE,
+        );
+        assert!(
+            matches!(free, TurnAcquisition::Acquired(hold, SubmissionHistory::Repeated(_)) if hold.replaced_version() == Some(7))
+        );
     }
 
     #[test]
@@ -204,7 +218,11 @@ mod tests {
         let (mut hold, _) = taken(None, 1);
         assert_eq!(hold.document_with_choice(&call(), &choice(0)), None, "nothing was chosen");
         let kept = hold.document_with_choice(&call(), &choice(1)).unwrap();
-        assert_eq!(hold.document_with_choice(&call(), &choice(1)).as_ref(), Some(&kept), "not before it is written");
+        assert_eq!(
+            hold.document_with_choice(&call(), &choice(1)).as_ref(),
+            Some(&kept),
+            "not before it is written"
+        );
         hold.record_write(kept, 3);
         assert_eq!(hold.document_with_choice(&call(), &choice(1)), None);
         let back = hold.document_with_choice(&call(), &choice(0)).unwrap();
@@ -222,7 +240,14 @@ mod tests {
         assert_eq!(hold.resolve_conflict(Some((9, &other.released_document()))), TurnWriteConflict::Lost);
         assert_eq!(hold.replaced_version(), Some(3));
         let ours = hold.document().clone();
-        assert_eq!((hold.resolve_conflict(Some((4, &ours))), hold.replaced_version()), (TurnWriteConflict::Retry, Some(4)));
-        assert_eq!((hold.resolve_conflict(None), hold.replaced_version()), (TurnWriteConflict::Retry, None), "the store has lost it");
+        assert_eq!(
+            (hold.resolve_conflict(Some((4, &ours))), hold.replaced_version()),
+            (TurnWriteConflict::Retry, Some(4))
+        );
+        assert_eq!(
+            (hold.resolve_conflict(None), hold.replaced_version()),
+            (TurnWriteConflict::Retry, None),
+            "the store has lost it"
+        );
     }
 }

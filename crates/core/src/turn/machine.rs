@@ -14,19 +14,24 @@ use std::time::Duration;
 
 use crate::Timestamp;
 use crate::breaker::State as BreakerState;
-use crate::classify::{FaultNature, AttemptReach};
+use crate::classify::{AttemptReach, FaultNature};
 use crate::code::Code;
 use crate::id::{ToolCallId, ToolRef};
-use crate::json::JsonLimits as JsonLimits;
+use crate::json::JsonLimits;
 use crate::output::RawJson;
 
 use super::choice::{CandidateChoice, SubmissionHistory};
-use super::event::{PlannedCallEnd, UnknownOutcomeHandling, TurnEvent, TurnCallFailure, TurnMisuse, TurnStep, TurnEndEffect, ToolFacts};
-use super::handler::{FailureDecision, DependantCounts, FailureFacts, FailureStrategy, alternative_may_run, decide, refuses};
-use super::params::{OutputParts, OutputReference, ArgumentResolveError};
-use super::plan::{CallNeed, TurnPlan, PlannedCall};
-use super::result::{self, TurnCallResult, TurnEndReason, TurnCallOutcome, TurnResult};
-use super::trace::{TurnFact, TraceNote, SkipReason, ToolFailureDetails};
+use super::event::{
+    PlannedCallEnd, ToolFacts, TurnCallFailure, TurnEndEffect, TurnEvent, TurnMisuse, TurnStep,
+    UnknownOutcomeHandling,
+};
+use super::handler::{
+    DependantCounts, FailureDecision, FailureFacts, FailureStrategy, alternative_may_run, decide, refuses,
+};
+use super::params::{ArgumentResolveError, OutputParts, OutputReference};
+use super::plan::{CallNeed, PlannedCall, TurnPlan};
+use super::result::{self, TurnCallOutcome, TurnCallResult, TurnEndReason, TurnResult};
+use super::trace::{SkipReason, ToolFailureDetails, TraceNote, TurnFact};
 use super::{TurnLimits, clip};
 
 /// A turn that has started.
@@ -129,7 +134,12 @@ impl TurnMachine {
             is_over: false,
             submitted,
         };
-        notes.push(TraceNote { at: now, call: None, tool: None, fact: TurnFact::TurnStarted { calls: open } });
+        notes.push(TraceNote {
+            at: now,
+            call: None,
+            tool: None,
+            fact: TurnFact::TurnStarted { calls: open },
+        });
         for call in 0..turn.slots.len() {
             turn.wake_if_ready(call);
         }
@@ -139,7 +149,12 @@ impl TurnMachine {
     }
 
     /// Handles an event and returns the next steps.
-    pub fn handle_event(&mut self, now: Timestamp, event: TurnEvent, notes: &mut Vec<TraceNote>) -> Result<Vec<TurnStep>, TurnMisuse> {
+    pub fn handle_event(
+        &mut self,
+        now: Timestamp,
+        event: TurnEvent,
+        notes: &mut Vec<TraceNote>,
+    ) -> Result<Vec<TurnStep>, TurnMisuse> {
         let mut steps = Vec::new();
         self.latest = self.latest.max(now);
         match event {
@@ -306,7 +321,8 @@ impl TurnMachine {
                     self.slots[call].state = State::Running { candidate };
                     self.running += 1;
                     let (id, timeout) = (self.call(call).id.clone(), self.call(call).timeout);
-                    let choice = CandidateChoice { candidate, defaults, tool: (candidate > 0).then(|| tool.clone()) };
+                    let choice =
+                        CandidateChoice { candidate, defaults, tool: (candidate > 0).then(|| tool.clone()) };
                     steps.push(TurnStep::Run { id, tool, arguments, timeout, choice });
                     return;
                 }
@@ -344,7 +360,9 @@ impl TurnMachine {
         planned
             .depends_on
             .iter()
-            .filter(|dependency| dependency.default.is_some() && !self.provides_output(planned, &dependency.on))
+            .filter(|dependency| {
+                dependency.default.is_some() && !self.provides_output(planned, &dependency.on)
+            })
             .map(|dependency| dependency.on.clone())
             .collect()
     }
@@ -377,13 +395,20 @@ impl TurnMachine {
         params.resolve(self.plan.limits().argument_bytes, |reference| self.piece(planned, reference))
     }
 
-    fn piece<'s>(&'s self, planned: &'s PlannedCall, reference: &OutputReference) -> Result<&'s str, ArgumentResolveError> {
+    fn piece<'s>(
+        &'s self,
+        planned: &'s PlannedCall,
+        reference: &OutputReference,
+    ) -> Result<&'s str, ArgumentResolveError> {
         let from = &reference.from;
         let not_kept = || ArgumentResolveError::NotKept { from: from.clone() };
         let ended =
             self.plan.position(from).and_then(|dependency| self.ended(dependency)).ok_or_else(not_kept)?;
-        let pieces =
-            if self.provides_output(planned, from) { ended.output.as_ref() } else { planned.default_for(from) };
+        let pieces = if self.provides_output(planned, from) {
+            ended.output.as_ref()
+        } else {
+            planned.default_for(from)
+        };
         pieces.ok_or_else(not_kept)?.piece(from, &reference.pointer)
     }
 
@@ -407,11 +432,16 @@ impl TurnMachine {
             },
             FailureStrategy::Escalate => true,
             // A call that ended has no attempts left, so there is nothing to retry.
-            FailureStrategy::Retry | FailureStrategy::PartialSuccess | FailureStrategy::GracefulFailure => false,
+            FailureStrategy::Retry | FailureStrategy::PartialSuccess | FailureStrategy::GracefulFailure => {
+                false
+            }
         };
         let message = Some(clip(&failure.message, MESSAGE_BYTES));
         let code = Some(failure.code);
-        self.settle(call, EndedTurnCall { outcome: TurnCallOutcome::Failed, tool, code, message, escalated, output: None });
+        self.settle(
+            call,
+            EndedTurnCall { outcome: TurnCallOutcome::Failed, tool, code, message, escalated, output: None },
+        );
         self.propagate(VecDeque::from([call]), notes);
         None
     }
@@ -528,7 +558,10 @@ impl TurnMachine {
         };
         self.note(Some(call), Some(&tool), TurnFact::ToolSkipped { because, need, escalated }, notes);
         let (code, message) = (Some(code), Some(message));
-        self.settle(call, EndedTurnCall { outcome: TurnCallOutcome::Skipped, tool, code, message, escalated, output: None });
+        self.settle(
+            call,
+            EndedTurnCall { outcome: TurnCallOutcome::Skipped, tool, code, message, escalated, output: None },
+        );
     }
 
     /// Ends the turn: no call starts any more, running calls are stopped or left running, and the result is returned.
@@ -583,8 +616,12 @@ impl TurnMachine {
         let id = self.call(call).id.clone();
         let stop = self.tools.get(&tool).copied().unwrap_or_default().stop;
         steps.push(match (stop, by) {
-            (TurnEndEffect::Cancel, _) | (TurnEndEffect::Leave, TurnEndReason::Cancel) => TurnStep::Cancel { id },
-            (TurnEndEffect::Leave, TurnEndReason::Deadline | TurnEndReason::Finished) => TurnStep::Leave { id },
+            (TurnEndEffect::Cancel, _) | (TurnEndEffect::Leave, TurnEndReason::Cancel) => {
+                TurnStep::Cancel { id }
+            }
+            (TurnEndEffect::Leave, TurnEndReason::Deadline | TurnEndReason::Finished) => {
+                TurnStep::Leave { id }
+            }
         });
         let (outcome, code, message, fact) = match (stop, by) {
             (TurnEndEffect::Leave, _) => (
@@ -593,9 +630,12 @@ impl TurnMachine {
                 "still running at the end of the turn; send the turn again to get the result",
                 TurnFact::ToolLeftRunning,
             ),
-            (TurnEndEffect::Cancel, TurnEndReason::Cancel) => {
-                (TurnCallOutcome::Cancelled, Code::Cancelled, "stopped: the turn was cancelled", TurnFact::ToolCancelled)
-            }
+            (TurnEndEffect::Cancel, TurnEndReason::Cancel) => (
+                TurnCallOutcome::Cancelled,
+                Code::Cancelled,
+                "stopped: the turn was cancelled",
+                TurnFact::ToolCancelled,
+            ),
             (TurnEndEffect::Cancel, TurnEndReason::Deadline | TurnEndReason::Finished) => (
                 TurnCallOutcome::Cancelled,
                 Code::DeadlineExceeded,
@@ -670,11 +710,22 @@ impl TurnMachine {
     fn note(&self, call: Option<usize>, tool: Option<&ToolRef>, fact: TurnFact, notes: &mut Vec<TraceNote>) {
         let planned = call.map(|call| self.call(call));
         let tool = tool.or_else(|| planned.map(|planned| &planned.tool)).cloned();
-        notes.push(TraceNote { at: self.latest, call: planned.map(|planned| planned.id.clone()), tool, fact });
+        notes.push(TraceNote {
+            at: self.latest,
+            call: planned.map(|planned| planned.id.clone()),
+            tool,
+            fact,
+        });
     }
 
     /// Records the defaults when the call starts and not when the dependency failed, because only then are they used.
-    fn note_defaults(&self, call: usize, defaults: &[ToolCallId], tool: &ToolRef, notes: &mut Vec<TraceNote>) {
+    fn note_defaults(
+        &self,
+        call: usize,
+        defaults: &[ToolCallId],
+        tool: &ToolRef,
+        notes: &mut Vec<TraceNote>,
+    ) {
         for dependency in defaults {
             let fact = TurnFact::DefaultUsed { dependency: dependency.clone() };
             self.note(Some(call), Some(tool), fact, notes);

@@ -19,13 +19,13 @@ mod choice;
 mod event;
 mod graph;
 mod handler;
-mod progress;
 mod lease;
 mod machine;
 mod mistake;
 mod params;
-mod plan;
 mod parser;
+mod plan;
+mod progress;
 mod result;
 #[cfg(feature = "schema")]
 pub(crate) mod shape;
@@ -34,17 +34,23 @@ mod tests;
 pub mod trace;
 
 pub use choice::{CandidateChoice, SubmissionHistory};
-pub use event::{PlannedCallEnd, UnknownOutcomeHandling, TurnEvent, TurnCallFailure, TurnMisuse, TurnStep, TurnEndEffect, ToolFacts};
-pub use handler::{FailureDecision, DependantCounts, FailureFacts, RepeatSafety, FailureStrategy, decide};
-pub use progress::CallProgress;
-pub use lease::{TurnLease, TurnHolder, TurnDocument, TurnWriteConflict, TurnAcquisition};
+pub use event::{
+    PlannedCallEnd, ToolFacts, TurnCallFailure, TurnEndEffect, TurnEvent, TurnMisuse, TurnStep,
+    UnknownOutcomeHandling,
+};
+pub use handler::{DependantCounts, FailureDecision, FailureFacts, FailureStrategy, RepeatSafety, decide};
+pub use lease::{TurnAcquisition, TurnDocument, TurnHolder, TurnLease, TurnWriteConflict};
 pub use machine::TurnMachine;
 pub use mistake::{PlanError, PlanErrors, PlanProblem};
-pub use params::{InvalidJsonPointer, CallParams, OutputParts, JsonPointer, OutputReference, ArgumentResolveError};
-pub use plan::{
-    PlannedAlternative, PlannedDependency, PlanDraft, DraftAlternative, DraftCall, DraftDependency, CallNeed, TurnPlan, PlannedCall,
+pub use params::{
+    ArgumentResolveError, CallParams, InvalidJsonPointer, JsonPointer, OutputParts, OutputReference,
 };
-pub use result::{TurnCallResult, TurnEndReason, TurnCallOutcome, TurnResult, TurnStatus};
+pub use plan::{
+    CallNeed, DraftAlternative, DraftCall, DraftDependency, PlanDraft, PlannedAlternative, PlannedCall,
+    PlannedDependency, TurnPlan,
+};
+pub use progress::CallProgress;
+pub use result::{TurnCallOutcome, TurnCallResult, TurnEndReason, TurnResult, TurnStatus};
 
 /// Size limits of a turn. A plan comes from a model, so no part of it is assumed to be small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

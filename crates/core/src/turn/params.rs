@@ -11,10 +11,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::id::ToolCallId;
-use crate::json::{JsonDocument, JsonError, JsonKind, JsonLimits as JsonLimits, JsonValue};
+use crate::json::{JsonDocument, JsonError, JsonKind, JsonLimits, JsonValue};
 use crate::output::RawJson;
 
-use super::mistake::{PlanPath, PlanErrors, PlanProblem};
+use super::mistake::{PlanErrors, PlanPath, PlanProblem};
 use super::{TurnLimits, clip};
 
 /// The params of a call, with the positions at which outputs are inserted.
@@ -91,7 +91,11 @@ impl CallParams {
         let text = value.raw();
         match value.kind() {
             JsonKind::Object(_) => {}
-            other @ (JsonKind::Null | JsonKind::Bool(_) | JsonKind::Number(_) | JsonKind::String(_) | JsonKind::Array(_)) => {
+            other @ (JsonKind::Null
+            | JsonKind::Bool(_)
+            | JsonKind::Number(_)
+            | JsonKind::String(_)
+            | JsonKind::Array(_)) => {
                 let found = other.describe();
                 errors.push(&*path, PlanProblem::Expected { expected: "an object", found });
                 return Self::none();
@@ -248,7 +252,11 @@ pub struct OutputParts {
 
 impl OutputParts {
     /// Finds all parts of `wanted` in a text.
-    pub fn select<'p>(text: RawJson, wanted: impl IntoIterator<Item = &'p JsonPointer>, limits: JsonLimits) -> Self {
+    pub fn select<'p>(
+        text: RawJson,
+        wanted: impl IntoIterator<Item = &'p JsonPointer>,
+        limits: JsonLimits,
+    ) -> Self {
         let mut wanted: Vec<PointerSteps<'p>> = wanted
             .into_iter()
             .filter(|pointer| !pointer.as_str().is_empty())
@@ -379,7 +387,12 @@ fn find_references(
     }
 }
 
-fn read_reference(value: JsonValue<'_>, start: usize, path: &PlanPath, errors: &mut PlanErrors) -> Option<OutputReference> {
+fn read_reference(
+    value: JsonValue<'_>,
+    start: usize,
+    path: &PlanPath,
+    errors: &mut PlanErrors,
+) -> Option<OutputReference> {
     let members = value.members()?;
     let mut from = None;
     let mut pointer = Some(JsonPointer::whole());

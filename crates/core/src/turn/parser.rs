@@ -5,12 +5,12 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use crate::id::{InvalidId, Namespace, ToolCallId, ToolName, ToolRef, TurnId};
-use crate::json::{JsonDocument, JsonItems, JsonLimits as JsonLimits, JsonMembers, JsonValue};
+use crate::json::{JsonDocument, JsonItems, JsonLimits, JsonMembers, JsonValue};
 use crate::output::RawJson;
 
-use super::mistake::{PlanPath, PlanErrors, PlanProblem};
+use super::mistake::{PlanErrors, PlanPath, PlanProblem};
 use super::params::{CallParams, OutputReference};
-use super::plan::{PlannedAlternative, PlanDraft, DraftAlternative, DraftCall, DraftDependency, CallNeed};
+use super::plan::{CallNeed, DraftAlternative, DraftCall, DraftDependency, PlanDraft, PlannedAlternative};
 use super::{TurnLimits, clip};
 
 /// The readable parts of a plan.
@@ -125,7 +125,10 @@ pub(super) fn draft(draft: PlanDraft, limits: &TurnLimits, errors: &mut PlanErro
     let path = PlanPath::ROOT.to("calls");
     let found = calls.iter().map(text_bytes).fold(0, usize::saturating_add);
     if found > limits.bytes {
-        errors.push(PlanPath::ROOT, PlanProblem::TooLarge { what: "bytes of JSON", found, limit: limits.bytes });
+        errors.push(
+            PlanPath::ROOT,
+            PlanProblem::TooLarge { what: "bytes of JSON", found, limit: limits.bytes },
+        );
     } else if may_have(calls.len(), limits, &path, errors) {
         sketch.calls = calls
             .into_iter()
@@ -150,7 +153,12 @@ fn may_have(found: usize, limits: &TurnLimits, path: &PlanPath, errors: &mut Pla
     (1..=limit).contains(&found)
 }
 
-fn call(value: JsonValue<'_>, mut path: PlanPath, limits: &TurnLimits, errors: &mut PlanErrors) -> CallSketch {
+fn call(
+    value: JsonValue<'_>,
+    mut path: PlanPath,
+    limits: &TurnLimits,
+    errors: &mut PlanErrors,
+) -> CallSketch {
     let mut sketch = CallSketch::new(path.clone());
     let Some(members) = object(value, &path, errors) else { return sketch };
     for (name, value) in members {
@@ -191,7 +199,12 @@ fn call(value: JsonValue<'_>, mut path: PlanPath, limits: &TurnLimits, errors: &
     sketch
 }
 
-fn may_have_alternatives(found: usize, limits: &TurnLimits, path: &PlanPath, errors: &mut PlanErrors) -> bool {
+fn may_have_alternatives(
+    found: usize,
+    limits: &TurnLimits,
+    path: &PlanPath,
+    errors: &mut PlanErrors,
+) -> bool {
     if found > limits.alternatives {
         errors.push(path, PlanProblem::TooLarge { what: "alternatives", found, limit: limits.alternatives });
     }
@@ -349,7 +362,12 @@ fn draft_call(draft: DraftCall, path: PlanPath, limits: &TurnLimits, errors: &mu
     sketch
 }
 
-fn draft_params(text: &RawJson, mut path: PlanPath, limits: &TurnLimits, errors: &mut PlanErrors) -> CallParams {
+fn draft_params(
+    text: &RawJson,
+    mut path: PlanPath,
+    limits: &TurnLimits,
+    errors: &mut PlanErrors,
+) -> CallParams {
     let json = JsonLimits { bytes: limits.bytes, depth: limits.depth };
     match JsonDocument::parse(text.as_str().as_bytes(), json) {
         Ok(document) => CallParams::read(document.root(), &mut path, errors),

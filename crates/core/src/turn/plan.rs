@@ -28,13 +28,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ToolCallId, ToolRef, TurnId};
-use crate::json::{JsonDocument, JsonLimits as JsonLimits};
+use crate::json::{JsonDocument, JsonLimits};
 use crate::output::RawJson;
 
 use super::TurnLimits;
 use super::graph::DependencyGraph;
 use super::mistake::{PlanErrors, PlanProblem};
-use super::params::{CallParams, OutputParts, JsonPointer};
+use super::params::{CallParams, JsonPointer, OutputParts};
 use super::parser::{self, CallSketch, DependencySketch, PlanSketch};
 
 /// A valid plan: every id in it is known, and no call depends on itself.
@@ -256,7 +256,8 @@ fn check(sketch: PlanSketch, limits: &TurnLimits, mut errors: PlanErrors) -> Res
         return Err(errors);
     }
     let wanted = wanted_parts(&calls, &index);
-    let graph = DependencyGraph::new(links.iter().map(|links| links.edges.iter().copied().collect()).collect());
+    let graph =
+        DependencyGraph::new(links.iter().map(|links| links.edges.iter().copied().collect()).collect());
     for cycle in graph.cycles() {
         let names = cycle.iter().filter_map(|&call| calls.get(call)?.id.clone()).collect();
         let place = cycle.first().and_then(|&call| calls.get(call)).map_or("", |call| call.path.as_str());
@@ -377,8 +378,11 @@ fn cut_default(
     limits: &TurnLimits,
     errors: &mut PlanErrors,
 ) -> OutputParts {
-    let pieces =
-        OutputParts::select(text, taken.iter().copied(), JsonLimits { bytes: limits.bytes, depth: limits.depth });
+    let pieces = OutputParts::select(
+        text,
+        taken.iter().copied(),
+        JsonLimits { bytes: limits.bytes, depth: limits.depth },
+    );
     for pointer in taken {
         if pieces.piece(from, pointer).is_err() {
             let problem = PlanProblem::DefaultMisses { from: from.clone(), pointer: (*pointer).clone() };

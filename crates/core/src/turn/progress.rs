@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::call::{CutReason, FailedAttempt, CallNotice};
+use crate::call::{CallNotice, CutReason, FailedAttempt};
 use crate::classify::AttemptReach;
 
 /// The progress of one call, derived from the notices of its attempts.
@@ -40,8 +40,10 @@ impl CallProgress {
         if let CallNotice::AttemptStarted { .. } = notice {
             self.in_doubt |= self.reach() == AttemptReach::Unknown;
             self.last = LastAttempt::InFlight { cut: None };
-        } else if let (CallNotice::AttemptCut { cut: CutReason::Silent(allowed) }, LastAttempt::InFlight { cut }) =
-            (notice, &mut self.last)
+        } else if let (
+            CallNotice::AttemptCut { cut: CutReason::Silent(allowed) },
+            LastAttempt::InFlight { cut },
+        ) = (notice, &mut self.last)
         {
             *cut = Some(*allowed);
         } else if let CallNotice::AttemptEnded { failure, .. } = notice {
@@ -73,7 +75,10 @@ impl CallProgress {
     pub fn failure(&self) -> Option<&FailedAttempt> {
         match &self.last {
             LastAttempt::Failed { how, .. } => Some(how),
-            LastAttempt::None | LastAttempt::InFlight { .. } | LastAttempt::Done | LastAttempt::InputRequired => None,
+            LastAttempt::None
+            | LastAttempt::InFlight { .. }
+            | LastAttempt::Done
+            | LastAttempt::InputRequired => None,
         }
     }
 
@@ -128,7 +133,8 @@ mod tests {
     #[test]
     fn the_reach_of_a_call() {
         let silent = CallNotice::AttemptCut { cut: CutReason::Silent(Duration::from_secs(5)) };
-        let [refused, unknown] = [AttemptReach::Refused, AttemptReach::Unknown].map(|reach| ended(Some(reach)));
+        let [refused, unknown] =
+            [AttemptReach::Refused, AttemptReach::Unknown].map(|reach| ended(Some(reach)));
         for (notices, reach) in [
             (vec![], AttemptReach::NotSent),
             (vec![started()], AttemptReach::Unknown),
@@ -139,7 +145,10 @@ mod tests {
             (vec![started(), refused.clone(), started(), unknown.clone()], AttemptReach::Unknown),
             // The result of a retry says nothing about the attempt before it.
             (vec![started(), unknown.clone(), started(), refused.clone()], AttemptReach::Unknown),
-            (vec![started(), unknown.clone(), started(), ended(None), CallNotice::InputRequired], AttemptReach::Unknown),
+            (
+                vec![started(), unknown.clone(), started(), ended(None), CallNotice::InputRequired],
+                AttemptReach::Unknown,
+            ),
             (vec![started(), unknown, started(), refused.clone(), started(), refused], AttemptReach::Unknown),
         ] {
             assert_eq!(heard(&notices).reach(), reach, "{notices:?}");
@@ -173,7 +182,11 @@ mod tests {
             (&asked[..2], false, false),
         ] {
             let heard = heard(notices);
-            assert_eq!((heard.is_input_required(), heard.failure().is_some()), (has_asked, has_failed), "{notices:?}");
+            assert_eq!(
+                (heard.is_input_required(), heard.failure().is_some()),
+                (has_asked, has_failed),
+                "{notices:?}"
+            );
         }
     }
 }

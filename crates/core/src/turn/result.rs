@@ -292,7 +292,8 @@ mod tests {
             call.escalated = true;
             call
         };
-        let called = |id: &str, call: TurnCallResult| TurnCallResult { id: ToolCallId::new(id).unwrap(), ..call };
+        let called =
+            |id: &str, call: TurnCallResult| TurnCallResult { id: ToolCallId::new(id).unwrap(), ..call };
         let cases = [
             (vec![done()], "Completed flight search"),
             (
@@ -308,14 +309,21 @@ mod tests {
                 "Completed flight search, but hotel search timed out and activity search timed out and is still running",
             ),
             (
-                vec![ended("a", TurnCallOutcome::Failed, Some(Code::ToolError)), ended("b", TurnCallOutcome::Skipped, None)],
+                vec![
+                    ended("a", TurnCallOutcome::Failed, Some(Code::ToolError)),
+                    ended("b", TurnCallOutcome::Skipped, None),
+                ],
                 "Nothing was completed: a failed and b was skipped",
             ),
             (
                 vec![
                     done(),
                     done(),
-                    escalated(ended("create_itinerary", TurnCallOutcome::Skipped, Some(Code::DependencyFailed))),
+                    escalated(ended(
+                        "create_itinerary",
+                        TurnCallOutcome::Skipped,
+                        Some(Code::DependencyFailed),
+                    )),
                     ended("pay", TurnCallOutcome::Failed, Some(Code::OutcomeUnknown)),
                 ],
                 "Completed flight search (2 calls), but pay may or may not have taken effect and create itinerary was \
@@ -362,7 +370,8 @@ mod tests {
     fn the_summary_of_a_thousand_calls_is_short() {
         let calls: Vec<_> = (0..1000)
             .map(|number| {
-                let outcome = if number % 2 == 0 { TurnCallOutcome::Succeeded } else { TurnCallOutcome::Failed };
+                let outcome =
+                    if number % 2 == 0 { TurnCallOutcome::Succeeded } else { TurnCallOutcome::Failed };
                 ended(&format!("{number}{}", "x".repeat(200)), outcome, Some(Code::ToolError))
             })
             .collect();

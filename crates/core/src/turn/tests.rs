@@ -8,11 +8,11 @@ mod random;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::trace::{TurnFact, TraceNote, TurnTrace, TraceId};
+use super::trace::{TraceId, TraceNote, TurnFact, TurnTrace};
 use super::*;
 use crate::Timestamp;
 use crate::breaker::State as BreakerState;
-use crate::classify::{FaultNature, AttemptReach};
+use crate::classify::{AttemptReach, FaultNature};
 use crate::code::Code;
 use crate::id::{ToolCallId, ToolRef};
 use crate::output::RawJson;
@@ -37,7 +37,8 @@ impl TurnHarness {
     }
 
     fn with(plan: &str, tools: &BTreeMap<ToolRef, ToolFacts>, submitted: SubmissionHistory) -> Self {
-        let plan = TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT).unwrap_or_else(|errors| panic!("{errors}"));
+        let plan = TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT)
+            .unwrap_or_else(|errors| panic!("{errors}"));
         let mut notes = Vec::new();
         let (turn, steps) =
             TurnMachine::begin(Arc::new(plan), tools, submitted, Timestamp::from_millis(1000), &mut notes);

@@ -10,8 +10,8 @@ use std::collections::{HashMap, VecDeque};
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use steadfast_core::call::{CallResult, CallNotice, Provenance};
-use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::call::{CallNotice, CallResult, Provenance};
+use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::id::{ModelId, RequestId, SessionKey, TenantId, ToolRef};
 use steadfast_core::policy::ToolClass;
 use steadfast_core::{Timestamp, millis, redact};
@@ -19,7 +19,7 @@ use steadfast_core::{Timestamp, millis, redact};
 pub use series::{CallMinute, CallSeries, CallTally};
 pub use step::{CallStep, StepTone};
 
-use crate::telemetry_hooks::{NoticeContext, EngineListener, RejectedCall};
+use crate::telemetry_hooks::{EngineListener, NoticeContext, RejectedCall};
 use series::MinuteRing;
 
 /// One call of this process, finished or in flight.
@@ -231,10 +231,10 @@ mod tests {
     use std::sync::Arc;
 
     use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
-    use steadfast_core::output::{ToolOutput, RawJson};
+    use steadfast_core::output::{RawJson, ToolOutput};
 
     use super::*;
-    use crate::{ToolResult, Attempt, Engine};
+    use crate::{Attempt, Engine, ToolResult};
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_made_room_leaves_nothing_behind() {

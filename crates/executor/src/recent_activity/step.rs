@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
-use steadfast_core::breaker::{TransitionReason, State, BreakerTransition};
-use steadfast_core::call::{BreakerScope, CutReason, CallNotice, ShadowDecision};
-use steadfast_core::classify::{FaultNature, AttemptReach};
-use steadfast_core::dedupe::{UnknownOutcomeReason, ReplayReason, Resolution};
+use steadfast_core::breaker::{BreakerTransition, State, TransitionReason};
+use steadfast_core::call::{BreakerScope, CallNotice, CutReason, ShadowDecision};
+use steadfast_core::classify::{AttemptReach, FaultNature};
+use steadfast_core::dedupe::{ReplayReason, Resolution, UnknownOutcomeReason};
 use steadfast_core::guard::GuardLayer;
 use steadfast_core::retry::RetryStop;
 use steadfast_core::trust::TrustState;
@@ -75,7 +75,9 @@ fn words(at: Timestamp, notice: &CallNotice) -> Option<StepParts<'_>> {
         CallNotice::CallBlocked { code, .. } => {
             Some(("blocked", Bad, format!("refused without a run: {}", code.as_str()), Some(code.as_str())))
         }
-        CallNotice::Following => plain("following", Waiting, "the same call is in flight: waits for its result"),
+        CallNotice::Following => {
+            plain("following", Waiting, "the same call is in flight: waits for its result")
+        }
         CallNotice::Replayed { reason } => {
             let (text, rule) = match reason {
                 ReplayReason::SameKey => {
@@ -129,7 +131,9 @@ fn words(at: Timestamp, notice: &CallNotice) -> Option<StepParts<'_>> {
         }
         CallNotice::RetryStopped { stop } => {
             let (text, rule) = match stop {
-                RetryStop::Attempts => ("no more retries: all attempts are used".to_owned(), "retry.attempts"),
+                RetryStop::Attempts => {
+                    ("no more retries: all attempts are used".to_owned(), "retry.attempts")
+                }
                 RetryStop::TotalTime => {
                     ("no more retries: the total time is used up".to_owned(), "retry.total_time")
                 }
@@ -270,7 +274,7 @@ mod tests {
 
     use steadfast_core::call::FailedAttempt;
     use steadfast_core::classify::Severity;
-    use steadfast_core::trust::{TrustScope, TrustChange};
+    use steadfast_core::trust::{TrustChange, TrustScope};
 
     use super::*;
 
@@ -328,8 +332,16 @@ mod tests {
                 StepTone::Waiting,
                 "the breaker of the tool is half-open: one call is let through as a probe",
             ),
-            (trust(trusted, escalated), StepTone::Bad, "trust in bank/[redacted]: escalated instead of trusted"),
-            (trust(escalated, trusted), StepTone::Good, "trust in bank/[redacted]: trusted instead of escalated"),
+            (
+                trust(trusted, escalated),
+                StepTone::Bad,
+                "trust in bank/[redacted]: escalated instead of trusted",
+            ),
+            (
+                trust(escalated, trusted),
+                StepTone::Good,
+                "trust in bank/[redacted]: trusted instead of escalated",
+            ),
             (
                 failed(AttemptReach::NotSent),
                 StepTone::Bad,
@@ -369,8 +381,11 @@ mod tests {
             observed: UnknownOutcomeReason::ErrorAnswer,
             said: "the server answered with the status 503".into(),
         };
-        let ended =
-            CallNotice::AttemptEnded { attempt: 2, took: Duration::from_millis(1500), failure: Some(failure) };
+        let ended = CallNotice::AttemptEnded {
+            attempt: 2,
+            took: Duration::from_millis(1500),
+            failure: Some(failure),
+        };
         let step = of(Timestamp::from_millis(5), &ended).unwrap();
         assert_eq!(
             step.text,

@@ -9,10 +9,10 @@ use steadfast_core::breaker::State;
 use steadfast_core::call::{BreakerScope, CallNotice};
 use steadfast_core::id::{ToolCallId, ToolRef};
 use steadfast_core::policy::ToolClass;
-use steadfast_core::turn::{UnknownOutcomeHandling, CallProgress};
+use steadfast_core::turn::{CallProgress, UnknownOutcomeHandling};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::telemetry_hooks::{NoticeContext, EngineListener};
+use crate::telemetry_hooks::{EngineListener, NoticeContext};
 
 /// A listener for one call of a turn. The number of its events is bounded by the attempts of the call.
 pub(super) struct TurnCallListener {
@@ -93,7 +93,10 @@ impl EngineListener for TurnCallListener {
             let made = attempt.saturating_sub(1);
             let attempts_left = about.policy.retry.attempts.get().saturating_sub(made).max(1);
             let heard = self.heard();
-            self.tell(about.at, TurnCallChange::Retries { attempt: *attempt, next_at: *next_at, attempts_left, heard });
+            self.tell(
+                about.at,
+                TurnCallChange::Retries { attempt: *attempt, next_at: *next_at, attempts_left, heard },
+            );
         } else if let CallNotice::BreakerChanged { scope: BreakerScope::Tool, transition } = notice {
             self.tell(about.at, TurnCallChange::Breaker(transition.to));
         }

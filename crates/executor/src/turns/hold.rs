@@ -9,10 +9,13 @@ use steadfast_core::Timestamp;
 use steadfast_core::call::CallerKeyScope;
 use steadfast_core::dedupe::ProcessIdentity;
 use steadfast_core::id::{Digest, ToolCallId, TurnId};
-use steadfast_core::turn::{CandidateChoice, TurnLease as Held, TurnHolder, TurnDocument, TurnWriteConflict, SubmissionHistory, TurnAcquisition};
+use steadfast_core::turn::{
+    CandidateChoice, SubmissionHistory, TurnAcquisition, TurnDocument, TurnHolder, TurnLease as Held,
+    TurnWriteConflict,
+};
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, DocumentWrite, LocalProcessMonitor, ProcessMonitor as _, Store, StoreError, StoreErrorKind,
-    DocumentWriteOutcome,
+    Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, LocalProcessMonitor,
+    ProcessMonitor as _, Store, StoreError, StoreErrorKind,
 };
 
 use super::TurnOptions;
@@ -77,7 +80,8 @@ impl TurnHold {
             let sight = LocalProcessMonitor::of(process.clone());
             let me = TurnHolder { process, number, until: now + deadline + SLACK };
             let before = found.as_ref().map(read).transpose()?;
-            let (held, submitted) = match Held::take(before, me, |process| sight.check_process(process), now) {
+            let (held, submitted) = match Held::take(before, me, |process| sight.check_process(process), now)
+            {
                 TurnAcquisition::Busy(until) => return Ok(HoldResult::Busy(until)),
                 TurnAcquisition::Acquired(held, submitted) => (held, submitted),
             };
@@ -97,14 +101,19 @@ impl TurnHold {
     }
 
     /// Stores the choice for a call before the call is sent.
-    pub(super) async fn choose(&mut self, call: &ToolCallId, choice: &CandidateChoice) -> Result<(), StoreError> {
+    pub(super) async fn choose(
+        &mut self,
+        call: &ToolCallId,
+        choice: &CandidateChoice,
+    ) -> Result<(), StoreError> {
         match self.held.document_with_choice(call, choice) {
             None => Ok(()),
             Some(kept) => match self.write(kept).await? {
                 TurnWriteConflict::Retry => Ok(()),
-                TurnWriteConflict::Lost => {
-                    Err(StoreError::not_done(StoreErrorKind::Refused, "another process has taken over this turn"))
-                }
+                TurnWriteConflict::Lost => Err(StoreError::not_done(
+                    StoreErrorKind::Refused,
+                    "another process has taken over this turn",
+                )),
             },
         }
     }
@@ -143,7 +152,8 @@ impl TurnHold {
     async fn put(&self, kept: &TurnDocument) -> Result<DocumentWriteOutcome, StoreError> {
         let body = serde_json::to_string(kept).map_err(unreadable)?;
         let expires = Some(self.store.now() + self.lasts);
-        let write = DocumentWrite { replaces: self.held.replaced_version(), body: Some(body.into()), expires };
+        let write =
+            DocumentWrite { replaces: self.held.replaced_version(), body: Some(body.into()), expires };
         self.store.write(&self.name, write).await
     }
 }
@@ -161,7 +171,10 @@ fn read(document: &Document) -> Result<(u64, TurnDocument), StoreError> {
 }
 
 fn unreadable(error: impl fmt::Display) -> StoreError {
-    StoreError::not_done(StoreErrorKind::Unreadable, format!("the stored state of the turn cannot be used: {error}"))
+    StoreError::not_done(
+        StoreErrorKind::Unreadable,
+        format!("the stored state of the turn cannot be used: {error}"),
+    )
 }
 
 #[cfg(test)]
@@ -215,18 +228,19 @@ mod tests {
 
     #[test]
     fn a_name_is_that_of_one_tenant_actor_and_conversation() {
-        let target = |tenant: Option<&str>, session: &str, actor: &str| steadfast_core::envelope::CallerIdentity {
-            tenant_id: tenant.map(|tenant| TenantId::new(tenant).unwrap()),
-            session_key: SessionKey::new(session).unwrap(),
-            actor_id: ActorId::new(actor).unwrap(),
-            agent_id: None,
-            workspace_id: None,
-            correlation_id: None,
-            turn_id: None,
-            model_id: None,
-            domain: None,
-            unknown: steadfast_core::envelope::ExtraFields::new(),
-        };
+        let target =
+            |tenant: Option<&str>, session: &str, actor: &str| steadfast_core::envelope::CallerIdentity {
+                tenant_id: tenant.map(|tenant| TenantId::new(tenant).unwrap()),
+                session_key: SessionKey::new(session).unwrap(),
+                actor_id: ActorId::new(actor).unwrap(),
+                agent_id: None,
+                workspace_id: None,
+                correlation_id: None,
+                turn_id: None,
+                model_id: None,
+                domain: None,
+                unknown: steadfast_core::envelope::ExtraFields::new(),
+            };
         let turn = TurnId::new("trip").unwrap();
         let named = |target, keys_of| {
             let options = TurnOptions { key_scope: keys_of, ..TurnOptions::of(target) };
@@ -241,7 +255,10 @@ mod tests {
         ];
         for other in others {
             let same = other.session_key != own().session_key;
-            assert_ne!(named(other.clone(), CallerKeyScope::Conversation), named(own(), CallerKeyScope::Conversation));
+            assert_ne!(
+                named(other.clone(), CallerKeyScope::Conversation),
+                named(own(), CallerKeyScope::Conversation)
+            );
             assert_eq!(named(other, CallerKeyScope::Actor) == named(own(), CallerKeyScope::Actor), same);
         }
     }

@@ -14,9 +14,9 @@
 //! | `call_listener` | events of the calls in flight |
 //! | `trace_recorder` | the trace of a turn, and its storage |
 
+mod call_listener;
 mod hold;
 mod trace_recorder;
-mod call_listener;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -37,31 +37,32 @@ use steadfast_core::call::{CallerKeyScope, CallerPatience};
 use steadfast_core::classify::FaultNature;
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{
-    CallEnvelope, CallHints, ContractVersion, CallControl, IdempotencyKey, CallPayload, PayloadVersion, CallerIdentity,
-    EnvelopeTrace as EnvelopeTrace, TransportOptions, TurnControl, ExtraFields,
+    CallControl, CallEnvelope, CallHints, CallPayload, CallerIdentity, ContractVersion, EnvelopeTrace,
+    ExtraFields, IdempotencyKey, PayloadVersion, TransportOptions, TurnControl,
 };
 use steadfast_core::id::{Digest, RequestId, ToolCallId, ToolRef, TurnId};
 use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
-use steadfast_core::turn::trace::{TraceEvent as TraceEvent, TurnFact, TraceNote, SpanId, ToolFailureDetails, TraceId};
+use steadfast_core::turn::trace::{SpanId, ToolFailureDetails, TraceEvent, TraceId, TraceNote, TurnFact};
 use steadfast_core::turn::{
-    PlannedCallEnd, CandidateChoice, DependantCounts, UnknownOutcomeHandling, TurnEvent, FailureFacts, TurnCallFailure, CallProgress, CallNeed, TurnPlan, PlannedCall, RepeatSafety, TurnStep,
-    TurnEndEffect, SubmissionHistory, ToolFacts, TurnMachine, TurnResult, decide,
+    CallNeed, CallProgress, CandidateChoice, DependantCounts, FailureFacts, PlannedCall, PlannedCallEnd,
+    RepeatSafety, SubmissionHistory, ToolFacts, TurnCallFailure, TurnEndEffect, TurnEvent, TurnMachine,
+    TurnPlan, TurnResult, TurnStep, UnknownOutcomeHandling, decide,
 };
 use steadfast_store::{JournalPage, StoreError, StoreErrorKind};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
 use crate::approvals::ApprovalPrompter;
-use crate::engine::{CALLS, CallOptions, CallResponse, CallCanceller, Engine, TurnResubmission, EngineInner};
+use crate::engine::{CALLS, CallCanceller, CallOptions, CallResponse, Engine, EngineInner, TurnResubmission};
 use crate::registry::{ResolvedTool, ToolRegistry};
 use crate::telemetry_hooks::TurnContext;
 
-use hold::{TurnHold, HoldResult, HoldRequest};
+use call_listener::{CallPolicyFacts, TurnCallChange, TurnCallEvent, TurnCallListener};
+use hold::{HoldRequest, HoldResult, TurnHold};
 use trace_recorder::TraceRecorder;
 pub(crate) use trace_recorder::{KEEP as TRACES_KEPT, new_queue};
-pub use trace_recorder::{TurnSummary, TurnTraceView, TurnQuery};
-use call_listener::{CallPolicyFacts, TurnCallEvent, TurnCallListener, TurnCallChange};
+pub use trace_recorder::{TurnQuery, TurnSummary, TurnTraceView};
 
 /// Options of a turn.
 #[derive(Clone, Debug)]
@@ -173,7 +174,8 @@ impl Engine {
         let seed = inner.seed_of(number);
         let trace = caller.map_or_else(|| own_trace(seed, now), |caller| caller.trace);
         let name = plan.turn().cloned();
-        let Some(underway) = TurnRegistration::begin(inner.clone(), number, name.clone(), trace, &options) else {
+        let Some(underway) = TurnRegistration::begin(inner.clone(), number, name.clone(), trace, &options)
+        else {
             return Err(TurnRejection::Overloaded);
         };
         let facts = self.facts(&plan, &options.target);
@@ -606,7 +608,11 @@ impl RunningTurn {
             listener: Some(watch.clone()),
             // No attempt starts when the turn is over.
             start_by: Some(self.turn.deadline()),
-            in_turn: if self.name.is_some() { TurnResubmission::Possible } else { TurnResubmission::NotPossible },
+            in_turn: if self.name.is_some() {
+                TurnResubmission::Possible
+            } else {
+                TurnResubmission::NotPossible
+            },
             ..CallOptions::default()
         };
         let (engine, shelf) = (self.engine.clone(), self.shelf.clone());
@@ -679,7 +685,8 @@ impl RunningTurn {
         });
         let error = heard.failure().map_or_else(String::new, |failed| failed.said.to_string());
         let rule = heard.failure().map(|failed| failed.rule.to_string());
-        let fault = ToolFailureDetails { error, rule, code, nature, breaker, attempts, decision: decision.strategy };
+        let fault =
+            ToolFailureDetails { error, rule, code, nature, breaker, attempts, decision: decision.strategy };
         let fault = match heard.timed_out_after() {
             Some(timeout) => TurnFact::ToolTimeout { timeout, fault },
             None => TurnFact::ToolError(fault),
@@ -700,8 +707,10 @@ impl RunningTurn {
             Some(limit) => _ = self.text_limits.insert(id.clone(), limit),
             None => _ = self.text_limits.remove(&id),
         }
-        let CallPolicyFacts { class, doubt } =
-            known.unwrap_or_else(|| CallPolicyFacts { class: self.class_of(&tool), doubt: UnknownOutcomeHandling::Rerun });
+        let CallPolicyFacts { class, doubt } = known.unwrap_or_else(|| CallPolicyFacts {
+            class: self.class_of(&tool),
+            doubt: UnknownOutcomeHandling::Rerun,
+        });
         let result = called.result;
         if let Some(arrival) = called.delivery {
             self.engine.mark_delivered(arrival);
@@ -722,7 +731,9 @@ impl RunningTurn {
             })
         };
         let end = match (result.output, result.error) {
-            (_, None) if heard.is_input_required() => failed(Code::ToolError, ASKS.into(), FaultNature::Permanent),
+            (_, None) if heard.is_input_required() => {
+                failed(Code::ToolError, ASKS.into(), FaultNature::Permanent)
+            }
             (_, Some(error)) if error.retriable => failed(error.code, error.message, FaultNature::Transient),
             (_, Some(error)) => failed(error.code, error.message, FaultNature::Permanent),
             (output, None) => PlannedCallEnd::Succeeded {

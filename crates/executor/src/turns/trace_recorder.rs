@@ -13,14 +13,17 @@ use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
 use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId};
 use steadfast_core::redact;
-use steadfast_core::turn::trace::{TraceEvent, TurnFact, TraceNote, TraceSpan, SpanId, TurnTrace, TraceId};
-use steadfast_core::turn::{TurnPlan, FailureStrategy, TurnResult, TurnStatus};
-use steadfast_store::{JournalEntry, Journal, JournalLimits, JournalPage, JournalPosition, JournalQuery, Store, StoreError, filter_entries};
+use steadfast_core::turn::trace::{SpanId, TraceEvent, TraceId, TraceNote, TraceSpan, TurnFact, TurnTrace};
+use steadfast_core::turn::{FailureStrategy, TurnPlan, TurnResult, TurnStatus};
+use steadfast_store::{
+    Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery, Store, StoreError,
+    filter_entries,
+};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::engine::EngineInner;
-use crate::write_queue::WriteQueue;
 use crate::telemetry_hooks::TurnSpan;
+use crate::write_queue::WriteQueue;
 
 use super::{ParentSpan, TurnOptions};
 
@@ -351,7 +354,9 @@ impl Drop for TraceRecorder {
 fn failed(failed: &mut Option<Code>, fact: &TurnFact) {
     if let TurnFact::ToolError(fault) | TurnFact::ToolTimeout { fault, .. } = fact {
         *failed = Some(fault.code);
-    } else if let TurnFact::ToolRetry { .. } | TurnFact::ToolSucceeded { .. } | TurnFact::ToolLeftRunning = fact {
+    } else if let TurnFact::ToolRetry { .. } | TurnFact::ToolSucceeded { .. } | TurnFact::ToolLeftRunning =
+        fact
+    {
         *failed = None;
     } else if let TurnFact::ToolCancelled = fact {
         *failed = Some(Code::Cancelled);
@@ -418,7 +423,8 @@ impl TurnQuery {
         let newest = JournalQuery::newest(Journal::Traces, self.limit);
         let query = JournalQuery { subject: Some(HEADS.into()), before: self.behind, ..newest };
         // Entries of a newer version are skipped.
-        let read = |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(|head| self.fits(head));
+        let read =
+            |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(|head| self.fits(head));
         let JournalPage { found, next } = filter_entries(store, &query, LOOKED_THROUGH, read).await?;
         Ok(JournalPage { found: as_ended(store, found).await?, next })
     }

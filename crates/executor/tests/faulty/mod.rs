@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, LocalKnowledge, ClaimOwner, DeliveryReceipt, DedupeRecord, ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict,
-    DedupeRules, SaveRequest, SaveVerdict, StartVerdict,
+    Claim, ClaimOwner, ClaimVerdict, DedupeRecord, DedupeRules, DeliveryReceipt, LocalKnowledge,
+    ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, DocumentWrite, JournalEntry, FlushTarget, Journal, JournalLimits, MemoryStore, StoreEvent,
-    RecordPage, JournalPosition, JournalQuery, RecordFilter, Store, StoreError, StoreFuture, SweepResult, StoreErrorKind, DocumentWriteOutcome,
+    Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal,
+    JournalEntry, JournalLimits, JournalPosition, JournalQuery, MemoryStore, RecordFilter, RecordPage, Store,
+    StoreError, StoreErrorKind, StoreEvent, StoreFuture, SweepResult,
 };
 use tokio::sync::{broadcast, watch};
 
@@ -72,7 +73,10 @@ impl FaultyStore {
                 }
                 FaultMode::Unheard => {
                     done.await?;
-                    Err(StoreError::outcome_unknown(StoreErrorKind::Unreachable, "its answer was lost by a test"))
+                    Err(StoreError::outcome_unknown(
+                        StoreErrorKind::Unreachable,
+                        "its answer was lost by a test",
+                    ))
                 }
                 FaultMode::Down | FaultMode::Silent => {
                     Err(StoreError::not_done(StoreErrorKind::Unreachable, "taken away by a test"))
@@ -99,7 +103,11 @@ impl Store for FaultyStore {
         self.if_up(Box::pin(async move { self.inner.start(key, owner).await }))
     }
 
-    fn renew<'a>(&'a self, claimed: &'a DedupeRecord, keep: &'a RecordLifetimes) -> StoreFuture<'a, RenewVerdict> {
+    fn renew<'a>(
+        &'a self,
+        claimed: &'a DedupeRecord,
+        keep: &'a RecordLifetimes,
+    ) -> StoreFuture<'a, RenewVerdict> {
         self.if_up(Box::pin(async move { self.inner.renew(claimed, keep).await }))
     }
 
@@ -115,11 +123,19 @@ impl Store for FaultyStore {
         self.if_up(Box::pin(async move { self.inner.delivered(receipt, at).await }))
     }
 
-    fn resolve<'a>(&'a self, resolve: &'a ResolutionRequest, rules: &'a DedupeRules) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(
+        &'a self,
+        resolve: &'a ResolutionRequest,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
         self.if_up(Box::pin(async move { self.inner.resolve(resolve, rules).await }))
     }
 
-    fn mark_abandoned<'a>(&'a self, key: RecordKey, rules: &'a DedupeRules) -> StoreFuture<'a, Option<DedupeRecord>> {
+    fn mark_abandoned<'a>(
+        &'a self,
+        key: RecordKey,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, Option<DedupeRecord>> {
         self.if_up(Box::pin(async move { self.inner.mark_abandoned(key, rules).await }))
     }
 
@@ -131,7 +147,11 @@ impl Store for FaultyStore {
         self.if_up(self.inner.record(key))
     }
 
-    fn records<'a>(&'a self, selection: &'a RecordFilter, page: RecordPage) -> StoreFuture<'a, Vec<DedupeRecord>> {
+    fn records<'a>(
+        &'a self,
+        selection: &'a RecordFilter,
+        page: RecordPage,
+    ) -> StoreFuture<'a, Vec<DedupeRecord>> {
         self.if_up(self.inner.records(selection, page))
     }
 
@@ -147,7 +167,11 @@ impl Store for FaultyStore {
         self.if_up(self.inner.read(name))
     }
 
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, DocumentWriteOutcome> {
+    fn write<'a>(
+        &'a self,
+        name: &'a DocumentName,
+        write: DocumentWrite,
+    ) -> StoreFuture<'a, DocumentWriteOutcome> {
         let mut health = self.health.subscribe();
         self.if_up(Box::pin(async move {
             health.wait_for(|health| *health != FaultMode::HoldsDocuments).await.unwrap();
@@ -159,7 +183,12 @@ impl Store for FaultyStore {
         self.if_up(self.inner.documents(kind))
     }
 
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [JournalEntry], keep: JournalLimits) -> StoreFuture<'a, ()> {
+    fn append<'a>(
+        &'a self,
+        journal: Journal,
+        entries: &'a [JournalEntry],
+        keep: JournalLimits,
+    ) -> StoreFuture<'a, ()> {
         let mut health = self.health.subscribe();
         self.if_up(Box::pin(async move {
             health.wait_for(|health| *health != FaultMode::Holds(journal)).await.unwrap();
@@ -167,7 +196,10 @@ impl Store for FaultyStore {
         }))
     }
 
-    fn entries<'a>(&'a self, query: &'a JournalQuery) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
+    fn entries<'a>(
+        &'a self,
+        query: &'a JournalQuery,
+    ) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
         self.if_up(self.inner.entries(query))
     }
 

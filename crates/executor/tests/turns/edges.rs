@@ -6,7 +6,7 @@ use steadfast_core::call::CallNotice;
 use steadfast_core::envelope::EnvelopeTrace;
 use steadfast_core::json::JsonValue;
 use steadfast_core::policy::AnnotationHints;
-use steadfast_executor::{NoticeContext, EngineListener, PolicySource, ToolInfo};
+use steadfast_executor::{EngineListener, NoticeContext, PolicySource, ToolInfo};
 use steadfast_store::{DocumentKind, DocumentWrite, DocumentWriteOutcome};
 use tokio::sync::Notify;
 
@@ -66,14 +66,17 @@ async fn believing(store: Arc<dyn Store>) -> Engine {
 }
 
 const READS: AnnotationHints = AnnotationHints { read_only: Some(true), destructive: None, idempotent: None };
-const MAY_RUN_TWICE: AnnotationHints = AnnotationHints { read_only: None, destructive: None, idempotent: Some(true) };
+const MAY_RUN_TWICE: AnnotationHints =
+    AnnotationHints { read_only: None, destructive: None, idempotent: Some(true) };
 
 /// The class of most MCP tools comes from their server. A regression: the turn treated all as tools without a class.
 #[tokio::test(start_paused = true)]
 async fn eh_6_4_a_tool_whose_server_says_that_it_only_reads_is_replaced_when_it_does_not_answer() {
     let engine = believing(memory()).await;
-    let tools =
-        ScriptedTools::new([("flight_search", script(async |_| reset())), ("flight_search_backup", says("2"))]);
+    let tools = ScriptedTools::new([
+        ("flight_search", script(async |_| reset())),
+        ("flight_search_backup", says("2")),
+    ]);
     let shelf = Arc::new(AnnotatedTools::of(&tools, READS));
     let turned = engine.turn(plan(WITH_BACKUP), shelf, options()).await.unwrap();
     assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Succeeded)], "{}", turned.result.summary);
@@ -219,7 +222,8 @@ async fn a_turn_that_comes_again_with_other_alternatives_does_nothing_twice() {
         (r#""t/second""#, ""),
     ] {
         let engine = on(memory(), measured(ToolClass::Mutating)).await;
-        let tools = ScriptedTools::new([("flight_search", says("1")), ("second", says("2")), ("third", says("3"))]);
+        let tools =
+            ScriptedTools::new([("flight_search", says("1")), ("second", says("2")), ("third", says("3"))]);
         for name in ["flight_search", "third"] {
             let (namespace, tool) = (Namespace::new("t").unwrap(), ToolName::new(name).unwrap());
             let key = BreakerKey::Tool(ToolRef { namespace, tool });
@@ -318,7 +322,8 @@ async fn what_was_chosen_is_known_for_as_long_as_what_came_of_it() {
     let mut policy = measured(ToolClass::Mutating);
     policy.time.total = Duration::from_secs(30);
     let day = policy.dedupe.keep.done;
-    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), policy.clone()).await;
     let tools = ScriptedTools::new([
         (
@@ -373,7 +378,8 @@ async fn what_was_chosen_is_known_for_as_long_as_what_came_of_it() {
 /// submission may have run it.
 #[tokio::test(start_paused = true)]
 async fn what_was_finished_is_not_run_again_because_the_store_is_away() {
-    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Unknown)).await;
     let tools = ScriptedTools::new([("flight_search", says("1"))]);
     turn(&engine, &tools, WITH_BACKUP).await;
@@ -500,8 +506,7 @@ async fn the_same_name_of_two_tenants_is_two_turns() {
     }
     assert_eq!(tools.runs("flight_search"), 2);
     for name in ["acme", "other"] {
-        let wanted =
-            steadfast_executor::TurnQuery { tenant: tenant(name), limit: 10, ..Default::default() };
+        let wanted = steadfast_executor::TurnQuery { tenant: tenant(name), limit: 10, ..Default::default() };
         let found = engine.turns(&wanted).await.unwrap().found;
         assert_eq!(found.iter().map(|head| head.tenant.clone()).collect::<Vec<_>>(), [tenant(name)]);
     }
@@ -531,7 +536,8 @@ async fn two_turns_of_one_trace_share_no_request() {
     let trace = "0af7651916cd43dd8448eb211c80319c";
     for _ in 0..2 {
         let traceparent = Some(format!("00-{trace}-b7ad6b7169203331-01"));
-        let options = TurnOptions { trace: EnvelopeTrace { traceparent, ..EnvelopeTrace::default() }, ..options() };
+        let options =
+            TurnOptions { trace: EnvelopeTrace { traceparent, ..EnvelopeTrace::default() }, ..options() };
         let text = r#"{"calls":[{"id":"a","tool":"t/look"},{"id":"b","tool":"t/look"}]}"#;
         engine.turn(plan(text), Arc::new(tools.clone()), options).await.unwrap();
     }

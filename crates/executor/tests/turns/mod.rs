@@ -5,9 +5,10 @@ pub(crate) mod scripted;
 
 use parking_lot::Mutex;
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
-use steadfast_core::turn::{TurnEndReason, TurnCallOutcome, TurnStatus};
+use steadfast_core::turn::{TurnCallOutcome, TurnEndReason, TurnStatus};
 use steadfast_executor::{
-    BreakerKey, ResolvedTool, AttemptError, ToolRegistry, BreakerOverride, TurnOptions, TurnRejection, TurnTraceView, TurnResponse,
+    AttemptError, BreakerKey, BreakerOverride, ResolvedTool, ToolRegistry, TurnOptions, TurnRejection,
+    TurnResponse, TurnTraceView,
 };
 
 use super::*;
@@ -61,7 +62,8 @@ async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
         assert_eq!(second.result.calls[0].output, first.result.calls[0].output);
         assert_eq!(second.result.calls[1].code, first.result.calls[1].code);
         // A call that may have an effect was ended with its process, and its outcome is unknown.
-        let third = if class == ToolClass::ReadOnly { TurnCallOutcome::Succeeded } else { TurnCallOutcome::Failed };
+        let third =
+            if class == ToolClass::ReadOnly { TurnCallOutcome::Succeeded } else { TurnCallOutcome::Failed };
         assert_eq!(second.result.calls[2].outcome, third);
         tells(&story(&engine, &second).await, "Finished earlier, not run again: flight_search");
     }
@@ -107,7 +109,8 @@ async fn of_two_concurrent_submissions_one_runs_and_the_other_is_refused() {
 /// With a lease that needs renewal, the turn would be free while the store is away, and could run twice at once.
 #[tokio::test(start_paused = true)]
 async fn a_running_turn_is_not_taken_over_after_a_store_outage() {
-    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
     let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
     let running = {
@@ -127,7 +130,8 @@ async fn a_running_turn_is_not_taken_over_after_a_store_outage() {
 /// its deadline.
 #[tokio::test(start_paused = true)]
 async fn a_turn_with_a_lost_store_response_is_released() {
-    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
     let tools = ScriptedTools::new([("flight_search", says("1"))]);
     store.becomes(FaultMode::Slow);
@@ -200,8 +204,10 @@ async fn what_may_still_do_its_work_is_not_replaced() {
 async fn what_may_have_run_before_is_not_replaced_when_the_turn_comes_again() {
     let store = memory();
     let policy = measured(ToolClass::Unknown);
-    let tools =
-        ScriptedTools::new([("flight_search", script(async |_| reset())), ("flight_search_backup", says("2"))]);
+    let tools = ScriptedTools::new([
+        ("flight_search", script(async |_| reset())),
+        ("flight_search_backup", says("2")),
+    ]);
     for _ in 0..2 {
         let turned = turn(&on(store.clone(), policy.clone()).await, &tools, WITH_BACKUP).await;
         assert_eq!(turned.result.calls[0].outcome, TurnCallOutcome::Failed);
@@ -272,7 +278,9 @@ async fn a_turn_ends_by_its_deadline_although_the_store_says_nothing() {
 /// Background retries end by themselves: with the engine, and at the latest when the turn is free anyway.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_cannot_be_given_back_keeps_nothing_alive() {
-    for (health, engine_lives) in [(FaultMode::Down, true), (FaultMode::Down, false), (FaultMode::Silent, true)] {
+    for (health, engine_lives) in
+        [(FaultMode::Down, true), (FaultMode::Down, false), (FaultMode::Silent, true)]
+    {
         let (engine, store) = on_faulty().await;
         let others = Arc::strong_count(&store);
         let tools = ScriptedTools::new([("flight_search", says("1"))]);
@@ -318,7 +326,11 @@ async fn a_shutdown_gives_turns_back_that_could_not_be_before() {
 }
 
 /// Runs a turn whose store fails after it was read and while it is being taken.
-async fn turn_that_loses_its_store(engine: &Engine, store: &FaultyStore, tools: &ScriptedTools) -> TurnResponse {
+async fn turn_that_loses_its_store(
+    engine: &Engine,
+    store: &FaultyStore,
+    tools: &ScriptedTools,
+) -> TurnResponse {
     store.becomes(FaultMode::Slow);
     let submitting = {
         let (engine, tools) = (engine.clone(), tools.clone());
@@ -330,7 +342,8 @@ async fn turn_that_loses_its_store(engine: &Engine, store: &FaultyStore, tools: 
 }
 
 async fn on_faulty() -> (Engine, Arc<FaultyStore>) {
-    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     (on(store.clone(), measured(ToolClass::Mutating)).await, store)
 }
 
@@ -352,8 +365,11 @@ async fn a_question_of_a_tool_is_no_answer_to_those_who_depend_on_it() {
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_is_withdrawn_ends_at_once() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
-    let tools =
-        ScriptedTools::new([("flight_search", says("1")), ("hotel_search", hangs()), ("activity_search", hangs())]);
+    let tools = ScriptedTools::new([
+        ("flight_search", says("1")),
+        ("hotel_search", hangs()),
+        ("activity_search", hangs()),
+    ]);
     let options = options();
     let withdrawn = options.cancelled.clone();
     let running = {
@@ -381,7 +397,8 @@ fn failing_with(store: &Arc<FaultyStore>, health: FaultMode) -> ScriptedTools {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_store_to_keep_a_choice_in_the_call_is_not_sent() {
-    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
     let tools = failing_with(&store, FaultMode::Down);
     let turned = turn(&engine, &tools, WITH_BACKUP).await;
@@ -392,7 +409,8 @@ async fn without_a_store_to_keep_a_choice_in_the_call_is_not_sent() {
 /// A regression: a reader was told that a turn still runs while its last entries were on their way to the store.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_was_answered_is_over_for_everybody_who_asks() {
-    let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let store =
+        Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::ReadOnly)).await;
     let tools = ScriptedTools::new([("flight_search", says("1"))]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;

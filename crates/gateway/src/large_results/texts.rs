@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 use steadfast_core::large_result::CutNotice;
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_mcp::json_text;
 
 use crate::json_parts::with_text;
@@ -47,15 +47,16 @@ impl<'o> ResultTexts<'o> {
     pub(super) fn of(output: &'o ToolOutput) -> Option<Self> {
         let content = output.content.as_str();
         let error = output.metadata.as_ref().filter(|_| content == "null").map(RawJson::as_str);
-        let form =
-            if let Some(said) = error.and_then(|error| json_text::get(error, "message")).and_then(json_text::string) {
-                OutputForm::Error(said)
-            } else if let Some(text) = json_text::string(content) {
-                OutputForm::Plain(text)
-            } else {
-                let blocks = serde_json::from_str::<Vec<&RawValue>>(json_text::get(content, "content")?).ok()?;
-                OutputForm::Blocks(blocks.into_iter().map(|block| ContentBlock::of(block.get())).collect())
-            };
+        let form = if let Some(said) =
+            error.and_then(|error| json_text::get(error, "message")).and_then(json_text::string)
+        {
+            OutputForm::Error(said)
+        } else if let Some(text) = json_text::string(content) {
+            OutputForm::Plain(text)
+        } else {
+            let blocks = serde_json::from_str::<Vec<&RawValue>>(json_text::get(content, "content")?).ok()?;
+            OutputForm::Blocks(blocks.into_iter().map(|block| ContentBlock::of(block.get())).collect())
+        };
         Some(Self { output, form })
     }
 
@@ -111,9 +112,9 @@ impl<'o> ContentBlock<'o> {
         let text = |object: &'o str| json_text::get(object, "text").and_then(json_text::string);
         let text = match json_text::get(json, "type") {
             Some(r#""text""#) => text(json).map(|text| BlockText { text, is_embedded: false }),
-            Some(r#""resource""#) => {
-                json_text::get(json, "resource").and_then(text).map(|text| BlockText { text, is_embedded: true })
-            }
+            Some(r#""resource""#) => json_text::get(json, "resource")
+                .and_then(text)
+                .map(|text| BlockText { text, is_embedded: true }),
             Some(_) | None => None,
         };
         Self { json, text }

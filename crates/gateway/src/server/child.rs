@@ -10,15 +10,21 @@ use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::policy::SettlingPolicy;
 use steadfast_core::server_name::ServerFailure;
 use steadfast_mcp::delivery::DeliveryLink;
-use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, WriteQueueLimits, LineItem, ReadPossibility, line_writer};
+use steadfast_mcp::lines::{
+    LONGEST_LINE, LineItem, LineReader, LineSender, ReadPossibility, WriteQueueLimits, line_writer,
+};
 use steadfast_mcp::message::RpcMessage;
 use steadfast_process::{
-    IncarnationEnd, ChildExit, Incarnation, IncarnationNumber, IncarnationReceiver, SendProgress, State, ServerStatus, Supervisor, with_last_words,
+    ChildExit, Incarnation, IncarnationEnd, IncarnationNumber, IncarnationReceiver, SendProgress,
+    ServerStatus, State, Supervisor, with_last_words,
 };
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::{NotificationReceivers, ServerEvent, HANDSHAKE, Generation, PendingRequests, PendingRequest, ServerRecovery, UpstreamServer, TOLD, ServerConnection, not_sent};
+use super::{
+    Generation, HANDSHAKE, NotificationReceivers, PendingRequest, PendingRequests, ServerConnection,
+    ServerEvent, ServerRecovery, TOLD, UpstreamServer, not_sent,
+};
 use crate::health::failure_of;
 use crate::views::{EndView, InstanceState, InstanceView};
 
@@ -84,7 +90,12 @@ impl ChildConnection {
         status.last_end.filter(|_| is_down).map(|end| failure_of(&end))
     }
 
-    pub(super) async fn send(&self, server: &UpstreamServer, request: &RpcMessage, ears: NotificationReceivers) -> Result<PendingRequest, AttemptFault> {
+    pub(super) async fn send(
+        &self,
+        server: &UpstreamServer,
+        request: &RpcMessage,
+        ears: NotificationReceivers,
+    ) -> Result<PendingRequest, AttemptFault> {
         let number = self.up().await?;
         let line = self.line_of(number)?;
         line.send(server, request, ears).await
@@ -94,7 +105,8 @@ impl ChildConnection {
     async fn up(&self) -> Result<IncarnationNumber, AttemptFault> {
         loop {
             let mut status = self.supervisor.status();
-            let number = self.supervisor.wait_until_ready().await.map_err(|unavailable| unavailable.fault())?;
+            let number =
+                self.supervisor.wait_until_ready().await.map_err(|unavailable| unavailable.fault())?;
             if Generation::from(number) > *self.hangs.borrow() {
                 return Ok(number);
             }
@@ -152,14 +164,16 @@ impl ChildConnection {
     /// Waits until no process of this generation is left. One that could not be ended never counts as gone.
     async fn gone(&self, life: Generation) {
         let mut status = self.supervisor.status();
-        let gone = status
-            .wait_for(|status| incarnation(&status.state).is_none_or(|number| Generation::from(number) != life));
+        let gone = status.wait_for(|status| {
+            incarnation(&status.state).is_none_or(|number| Generation::from(number) != life)
+        });
         let survived = match gone.await {
             Ok(status) => status.last_end.as_ref().is_some_and(|last| {
                 Generation::from(last.incarnation) == life
                     && matches!(
                         last.end,
-                        IncarnationEnd::Exited(ChildExit::Unknown) | IncarnationEnd::Condemned { exit: ChildExit::Unknown, .. }
+                        IncarnationEnd::Exited(ChildExit::Unknown)
+                            | IncarnationEnd::Condemned { exit: ChildExit::Unknown, .. }
                     )
             }),
             Err(_) => true,
@@ -173,7 +187,11 @@ impl ChildConnection {
         self.up().await.map(drop)
     }
 
-    pub(super) async fn send_first(&self, server: &UpstreamServer, request: &RpcMessage) -> Result<PendingRequest, AttemptFault> {
+    pub(super) async fn send_first(
+        &self,
+        server: &UpstreamServer,
+        request: &RpcMessage,
+    ) -> Result<PendingRequest, AttemptFault> {
         let line = self.first_line().await?;
         line.send(server, request, NotificationReceivers::default()).await
     }
@@ -251,7 +269,8 @@ impl ChildConnection {
             let link = DeliveryLink::new();
             let (sender, writing) = line_writer(stdin, link, WriteQueueLimits::default());
             // Only the server holds the sender: when the server drops it, the child sees the end of its input.
-            let greeting = self.greet(server, IncarnationLine { number, sender, status: self.supervisor.status() });
+            let greeting =
+                self.greet(server, IncarnationLine { number, sender, status: self.supervisor.status() });
             let reading = read(server, number.into(), LineReader::new(stdout, LONGEST_LINE));
             // A successful end means that the sender was dropped, which does not end the rest.
             let writing = async {
@@ -289,7 +308,9 @@ impl ChildConnection {
             return;
         }
         let said = server.repeat(
-            |request| async { line.send(server, &{ request }, NotificationReceivers::default()).await }.boxed(),
+            |request| {
+                async { line.send(server, &{ request }, NotificationReceivers::default()).await }.boxed()
+            },
             |notification| async { _ = line.sender.send(&{ notification }).await }.boxed(),
         );
         match timeout(HANDSHAKE, said).await {
@@ -299,7 +320,8 @@ impl ChildConnection {
                     let tools_changed = server
                         .handshake
                         .tools_changed(|list| async move {
-                            line.send(server, &server.to_server_era(list), NotificationReceivers::default()).await
+                            line.send(server, &server.to_server_era(list), NotificationReceivers::default())
+                                .await
                         })
                         .await;
                     server.notify_owner(ServerEvent::Recovered(ServerRecovery { tools_changed })).await;
@@ -320,8 +342,10 @@ impl ChildConnection {
         match exit {
             Some((exit, stderr)) => with_last_words(exit.fault(SendProgress::Yes), &stderr),
             None => {
-                let source = FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
-                let fault = AttemptFault::new(source, format!("the connection to the server was lost: {why}"));
+                let source =
+                    FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
+                let fault =
+                    AttemptFault::new(source, format!("the connection to the server was lost: {why}"));
                 with_last_words(fault, &self.supervisor.stderr().tail(LINES_SHOWN))
             }
         }
@@ -339,7 +363,12 @@ impl ChildConnection {
 }
 
 impl IncarnationLine {
-    async fn send(&self, server: &UpstreamServer, request: &RpcMessage, ears: NotificationReceivers) -> Result<PendingRequest, AttemptFault> {
+    async fn send(
+        &self,
+        server: &UpstreamServer,
+        request: &RpcMessage,
+        ears: NotificationReceivers,
+    ) -> Result<PendingRequest, AttemptFault> {
         let (place, sent) = server.enter(self.number.into(), request, ears);
         let taken = ReadPossibility::default();
         server.pending.sent(place.number, taken.clone());
@@ -348,7 +377,8 @@ impl IncarnationLine {
             // It mostly exits at the same moment, and then the exit is reported.
             Err(failed) => Err(match exit_of(self.status.clone(), self.number).await {
                 Some((exit, stderr)) => {
-                    let before = not_sent(&format!("{} before it read this", exit.fault(SendProgress::Yes).message));
+                    let before =
+                        not_sent(&format!("{} before it read this", exit.fault(SendProgress::Yes).message));
                     with_last_words(before, &stderr)
                 }
                 None => not_sent(&failed.to_string()),
@@ -362,11 +392,14 @@ async fn exit_of(
     mut status: watch::Receiver<ServerStatus>,
     number: IncarnationNumber,
 ) -> Option<(ChildExit, Vec<String>)> {
-    let has_ended = |status: &ServerStatus| status.last_end.as_ref().is_some_and(|end| end.incarnation >= number);
+    let has_ended =
+        |status: &ServerStatus| status.last_end.as_ref().is_some_and(|end| end.incarnation >= number);
     let status = timeout(LAST_WORDS, status.wait_for(has_ended)).await.ok()?.ok()?;
     let last = status.last_end.as_ref()?;
     match last.end {
-        IncarnationEnd::Exited(exit) | IncarnationEnd::Condemned { exit, .. } => Some((exit, last.stderr.clone())),
+        IncarnationEnd::Exited(exit) | IncarnationEnd::Condemned { exit, .. } => {
+            Some((exit, last.stderr.clone()))
+        }
         IncarnationEnd::NotStarted { .. } => None,
     }
 }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use steadfast_core::classify::AttemptFault;
 use steadfast_core::id::Digest;
-use steadfast_mcp::message::{RpcId, RpcMessage};
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::time::timeout;
 
 use super::{HANDSHAKE, PendingRequest};
@@ -65,14 +65,18 @@ impl StoredHandshake {
     /// Returns the settings of the client.
     pub(crate) fn wished(&self) -> UpstreamPreferences {
         let watched = self.watched.iter().filter_map(|(uri, params)| Some((uri.clone(), raw_json(params)?)));
-        UpstreamPreferences { log_level: self.log_level.as_deref().and_then(raw_json), watched: watched.collect() }
+        UpstreamPreferences {
+            log_level: self.log_level.as_deref().and_then(raw_json),
+            watched: watched.collect(),
+        }
     }
 }
 
 impl UpstreamPreferences {
     /// Returns the requests that apply these settings.
     pub(crate) fn requests(&self) -> impl Iterator<Item = RpcMessage> {
-        let request = |method, params: &JsonText| RpcMessage::request(&RpcId::number(0), method, Some(params));
+        let request =
+            |method, params: &JsonText| RpcMessage::request(&RpcId::number(0), method, Some(params));
         let log_level = self.log_level.iter().map(move |params| request("logging/setLevel", params));
         log_level.chain(self.watched.values().map(move |params| request("resources/subscribe", params)))
     }
@@ -142,7 +146,8 @@ impl Handshake {
     /// Returns the log level of a legacy client.
     pub(super) fn log_level(&self) -> Option<JsonText> {
         let told = self.0.lock();
-        let level = told.wished.log_level.as_ref().and_then(|params| json_text::get(params.as_str(), "level"));
+        let level =
+            told.wished.log_level.as_ref().and_then(|params| json_text::get(params.as_str(), "level"));
         level.and_then(|level| JsonText::parse(level.to_owned()).ok())
     }
 
@@ -188,7 +193,8 @@ impl Handshake {
             return None;
         }
         // The ids are assigned when they are sent.
-        let request = |method, params: &JsonText| RpcMessage::request(&RpcId::number(0), method, Some(params));
+        let request =
+            |method, params: &JsonText| RpcMessage::request(&RpcId::number(0), method, Some(params));
         let initialize = told.initialize.iter().map(|params| request("initialize", params));
         Some(HandshakeMessages { requests: initialize.chain(told.wished.requests()).collect() })
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::classify::AttemptFault;
-use steadfast_mcp::message::{RpcId, RpcMessage};
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::time::{Instant, timeout};
 
 use super::{UpstreamServer, not_sent};

@@ -22,19 +22,19 @@ use steadfast_core::id::Namespace;
 use steadfast_core::policy::SettlingPolicy;
 use steadfast_core::server_name::ServerFailure;
 use steadfast_mcp::http::upstream::{self, too_large};
+use steadfast_mcp::json_text::{self, JsonText};
 use steadfast_mcp::lines::LONGEST_LINE;
 use steadfast_mcp::long_text::{LongMessage, LongText};
-use steadfast_mcp::message::{RpcId, RpcMessageKind, RpcMessage, InvalidMessage, code};
-use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{InvalidMessage, RpcId, RpcMessage, RpcMessageKind, code};
 use steadfast_process::{IncarnationReceiver, Supervisor};
 
 use self::bridge::EraBridge;
 pub(crate) use self::bridge::is_held;
 use self::child::ChildConnection;
-pub(crate) use self::handshake::{Handshake, UpstreamPreferences, StoredHandshake, initialized};
+pub(crate) use self::handshake::{Handshake, StoredHandshake, UpstreamPreferences, initialized};
 pub(crate) use self::listing::{LATELY, LISTED, meta_of};
-use self::pending::{NotificationReceivers, PendingRequests};
 pub(crate) use self::pending::{NotificationHandler, PendingRequest, SentRequest};
+use self::pending::{NotificationReceivers, PendingRequests};
 use self::remote::RemoteConnection;
 use crate::catalog::ToolCatalog;
 use crate::health::HealthReporter;
@@ -113,14 +113,23 @@ const TOLD: Duration = Duration::from_secs(10);
 impl UpstreamServer {
     /// Creates a server that is started or connected on demand and then gets the state of this handshake.
     /// [`Self::keep`] must run for that.
-    pub(crate) fn new(reporter: HealthReporter, backend: Backend, handshake: Handshake) -> (Arc<Self>, ServerProcesses) {
+    pub(crate) fn new(
+        reporter: HealthReporter,
+        backend: Backend,
+        handshake: Handshake,
+    ) -> (Arc<Self>, ServerProcesses) {
         let (way, incarnations) = match backend {
             Backend::Child(supervisor, incarnations) => {
                 (ServerConnection::Child(ChildConnection::new(supervisor)), Some(incarnations))
             }
-            Backend::Remote(server, headers) => {
-                (ServerConnection::Remote(Box::new(RemoteConnection::new(server, headers, handshake.has_begun()))), None)
-            }
+            Backend::Remote(server, headers) => (
+                ServerConnection::Remote(Box::new(RemoteConnection::new(
+                    server,
+                    headers,
+                    handshake.has_begun(),
+                ))),
+                None,
+            ),
         };
         let (catalog, bridge, pending) = (Arc::default(), EraBridge::default(), Arc::default());
         let (breaker, owner) = (SharedBreaker::new(CircuitBreaker::default()), OnceLock::new());
@@ -157,8 +166,12 @@ impl UpstreamServer {
     pub(crate) async fn keep(self: Arc<Self>, keeping: ServerProcesses, owner: Arc<dyn ServerOwner>) {
         let _ = self.owner.set(owner);
         match (&self.way, keeping) {
-            (ServerConnection::Child(child), ServerProcesses(Some(incarnations))) => child.keep(&self, incarnations).await,
-            (ServerConnection::Child(_) | ServerConnection::Remote(_), ServerProcesses(_)) => std::future::pending().await,
+            (ServerConnection::Child(child), ServerProcesses(Some(incarnations))) => {
+                child.keep(&self, incarnations).await
+            }
+            (ServerConnection::Child(_) | ServerConnection::Remote(_), ServerProcesses(_)) => {
+                std::future::pending().await
+            }
         }
     }
 
@@ -173,7 +186,10 @@ impl UpstreamServer {
     }
 
     /// Sends the first request of a client, which makes the server ready.
-    pub(crate) async fn send_first(self: &Arc<Self>, request: &RpcMessage) -> Result<PendingRequest, AttemptFault> {
+    pub(crate) async fn send_first(
+        self: &Arc<Self>,
+        request: &RpcMessage,
+    ) -> Result<PendingRequest, AttemptFault> {
         bridge::send_first(self, request).await
     }
 
@@ -201,7 +217,11 @@ impl UpstreamServer {
     }
 
     /// Sends a request without translation.
-    async fn pass(self: &Arc<Self>, request: &RpcMessage, ears: NotificationReceivers) -> Result<PendingRequest, AttemptFault> {
+    async fn pass(
+        self: &Arc<Self>,
+        request: &RpcMessage,
+        ears: NotificationReceivers,
+    ) -> Result<PendingRequest, AttemptFault> {
         match &self.way {
             ServerConnection::Child(child) => child.send(self, request, ears).await,
             ServerConnection::Remote(remote) => remote.send(self, request, ears).await,
@@ -225,7 +245,10 @@ impl UpstreamServer {
     }
 
     /// Cancels a request at the server. The answer may still arrive.
-    pub(crate) fn withdraw(self: &Arc<Self>, place: &PendingRequest) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn withdraw(
+        self: &Arc<Self>,
+        place: &PendingRequest,
+    ) -> impl Future<Output = ()> + Send + use<> {
         self.pending.withdraw(place.number);
         // A request that was sent on behalf of this one is cancelled too.
         self.pending.withdraw(place.sent_as());
@@ -295,7 +318,12 @@ impl UpstreamServer {
     }
 
     /// Registers a request and returns it with our own id and progress token.
-    fn enter(&self, life: Generation, request: &RpcMessage, ears: NotificationReceivers) -> (PendingRequest, RpcMessage) {
+    fn enter(
+        &self,
+        life: Generation,
+        request: &RpcMessage,
+        ears: NotificationReceivers,
+    ) -> (PendingRequest, RpcMessage) {
         let place = self.pending.enter(life, ears);
         let mut sent = request.rewrite().id(&place.id());
         if request.progress_token().is_some() {
@@ -317,7 +345,9 @@ impl UpstreamServer {
                 tracing::warn!(event = "server.error", server = %self.name, %why);
                 return;
             }
-            RpcMessageKind::Notification { .. } if self.pending.deliver_notification(life, &message) => return,
+            RpcMessageKind::Notification { .. } if self.pending.deliver_notification(life, &message) => {
+                return;
+            }
             RpcMessageKind::Notification { .. } => ServerEvent::Notification(message),
             RpcMessageKind::Request { .. } => ServerEvent::Request(life, message),
         };

@@ -113,11 +113,22 @@ impl PendingRequests {
         self.waiting
             .lock()
             .insert(number, PendingEntry { at, answer: sender, ears, taken: None, withdrawn: false });
-        PendingRequest { number, at, answer, pending: Arc::clone(self), fetching: None, sent_as: None, turn: None }
+        PendingRequest {
+            number,
+            at,
+            answer,
+            pending: Arc::clone(self),
+            fetching: None,
+            sent_as: None,
+            turn: None,
+        }
     }
 
     /// Returns a pending request that has its answer.
-    pub(super) fn answered_with(self: &Arc<Self>, answer: Result<RpcMessage, AttemptFault>) -> PendingRequest {
+    pub(super) fn answered_with(
+        self: &Arc<Self>,
+        answer: Result<RpcMessage, AttemptFault>,
+    ) -> PendingRequest {
         let place = self.enter(Generation::NONE, NotificationReceivers::default());
         self.settle(place.number, answer);
         place
@@ -272,7 +283,10 @@ impl PendingRequest {
     }
 
     /// Sets a conversion of the answer.
-    pub(super) fn with_conversion(mut self, turn: impl FnOnce(RpcMessage) -> RpcMessage + Send + Sync + 'static) -> Self {
+    pub(super) fn with_conversion(
+        mut self,
+        turn: impl FnOnce(RpcMessage) -> RpcMessage + Send + Sync + 'static,
+    ) -> Self {
         self.turn = Some(Box::new(turn));
         self
     }

@@ -10,15 +10,20 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError, is_session_lost};
-use steadfast_mcp::http::upstream::{self, UpstreamContent, MessageContext, EventStream, UpstreamFailure, StreamItem};
-use steadfast_mcp::http::{ProtocolEra, META_VERSION, header_params};
-use steadfast_mcp::message::RpcMessage;
+use steadfast_mcp::http::upstream::{
+    self, EventStream, MessageContext, StreamItem, UpstreamContent, UpstreamFailure,
+};
+use steadfast_mcp::http::{META_VERSION, ProtocolEra, header_params};
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::RpcMessage;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::{NotificationReceivers, ServerEvent, HANDSHAKE, Generation, OverlongMessage, PendingRequest, ServerRecovery, UpstreamServer, TOLD, not_sent};
+use super::{
+    Generation, HANDSHAKE, NotificationReceivers, OverlongMessage, PendingRequest, ServerEvent,
+    ServerRecovery, TOLD, UpstreamServer, not_sent,
+};
 
 /// The connection to a remote server.
 pub(super) struct RemoteConnection {
@@ -80,7 +85,11 @@ impl RemoteConnection {
         Ok(self.post(server, request, ears))
     }
 
-    pub(super) fn send_first(&self, server: &Arc<UpstreamServer>, request: &RpcMessage) -> Result<PendingRequest, AttemptFault> {
+    pub(super) fn send_first(
+        &self,
+        server: &Arc<UpstreamServer>,
+        request: &RpcMessage,
+    ) -> Result<PendingRequest, AttemptFault> {
         Ok(self.post(server, request, NotificationReceivers::default()))
     }
 
@@ -100,7 +109,12 @@ impl RemoteConnection {
         }
     }
 
-    pub(super) async fn answer(&self, server: &Arc<UpstreamServer>, asked_by: Generation, answer: &RpcMessage) {
+    pub(super) async fn answer(
+        &self,
+        server: &Arc<UpstreamServer>,
+        asked_by: Generation,
+        answer: &RpcMessage,
+    ) {
         if self.state.lock().life == asked_by {
             self.tell(server, answer).await;
         }
@@ -129,7 +143,12 @@ impl RemoteConnection {
         }
     }
 
-    fn post(&self, server: &Arc<UpstreamServer>, request: &RpcMessage, ears: NotificationReceivers) -> PendingRequest {
+    fn post(
+        &self,
+        server: &Arc<UpstreamServer>,
+        request: &RpcMessage,
+        ears: NotificationReceivers,
+    ) -> PendingRequest {
         let context = self.context(server, request);
         let life = self.state.lock().life;
         let (place, sent) = server.enter(life, request, ears);
@@ -138,7 +157,8 @@ impl RemoteConnection {
             let Some(remote) = server.remote() else { return };
             let fetched = remote.fetch(&server, life, &sent, context).await;
             // A request that is still pending got an answer to a different one.
-            let none = || AttemptFault::new(FaultSource::BadAnswer, "the server answered a different request");
+            let none =
+                || AttemptFault::new(FaultSource::BadAnswer, "the server answered a different request");
             server.pending.fail(number, fetched.err().unwrap_or_else(none));
         });
         place.fetched_by(fetching.abort_handle())
@@ -167,7 +187,9 @@ impl RemoteConnection {
         };
         let is_first = sent.method() == Some("initialize");
         match answer.content {
-            UpstreamContent::Accepted => Err(AttemptFault::new(FaultSource::BadAnswer, "the server gave no answer to a request")),
+            UpstreamContent::Accepted => {
+                Err(AttemptFault::new(FaultSource::BadAnswer, "the server gave no answer to a request"))
+            }
             UpstreamContent::One(message) => {
                 if is_first {
                     self.agreed(&message, answer.session);
@@ -263,7 +285,9 @@ impl RemoteConnection {
 
     fn failed(&self, server: &UpstreamServer, failure: &UpstreamFailure, context: &MessageContext) {
         match failure {
-            UpstreamFailure::NotSent { .. } | UpstreamFailure::Lost { .. } => server.reporter.record_failure(&failure.to_string()),
+            UpstreamFailure::NotSent { .. } | UpstreamFailure::Lost { .. } => {
+                server.reporter.record_failure(&failure.to_string())
+            }
             // Any response shows that the server can be reached.
             UpstreamFailure::SessionLost
             | UpstreamFailure::Status { .. }
@@ -300,7 +324,9 @@ impl RemoteConnection {
                 headers.extend(repeated(server, message));
                 MessageContext { version: Some(version.into()), session: None, headers }
             }
-            (Some("initialize"), _) => MessageContext { headers: self.headers.clone(), ..MessageContext::default() },
+            (Some("initialize"), _) => {
+                MessageContext { headers: self.headers.clone(), ..MessageContext::default() }
+            }
             _ => self.context_of_session(),
         };
         if let Some(key) = message.meta_text("dev.steadfast/idempotency-key")
@@ -363,9 +389,9 @@ impl RemoteConnection {
         }
         let tools_changed = server
             .handshake
-            .tools_changed(
-                |list| async move { Ok(self.post(server, &server.to_server_era(list), NotificationReceivers::default())) },
-            )
+            .tools_changed(|list| async move {
+                Ok(self.post(server, &server.to_server_era(list), NotificationReceivers::default()))
+            })
             .await;
         server.notify_owner(ServerEvent::Recovered(ServerRecovery { tools_changed })).await;
         Ok(())

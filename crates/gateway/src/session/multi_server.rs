@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
-use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use steadfast_mcp::json_text;
+use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::requests::{REQUEST, is_good, is_harmless, timed_out, unknown_method};
 use super::{GatewaySession, error_codes};
 use crate::client::RequestChannel;
-use crate::merged_channel::MergedChannel;
-use crate::merge::{self, MergedListKind, ServerResult};
 use crate::json_parts::json;
+use crate::merge::{self, MergedListKind, ServerResult};
+use crate::merged_channel::MergedChannel;
 use crate::server::initialized;
 
 /// The wait for the servers of a client in the handshake, before the answers so far are merged.
@@ -31,7 +31,12 @@ const MOST_PAGES: usize = 100;
 
 impl GatewaySession {
     /// Runs the handshake with several servers. Slow ones join later, so that the client does not wait for them.
-    pub(super) async fn introduce(self: &Arc<Self>, id: &RpcId, request: &RpcMessage, voice: &RequestChannel) -> RpcMessage {
+    pub(super) async fn introduce(
+        self: &Arc<Self>,
+        id: &RpcId,
+        request: &RpcMessage,
+        voice: &RequestChannel,
+    ) -> RpcMessage {
         let any_is_good = |answers: &BTreeMap<usize, RpcMessage>| answers.values().any(is_good);
         let (mut answers, late) =
             self.ask_all(FIRST_WORDS, any_is_good, self.asking(id, request, voice)).await;
@@ -128,7 +133,14 @@ impl GatewaySession {
     }
 
     /// Returns all pages of a list of one server as a single one.
-    async fn pages(&self, at: usize, id: &RpcId, request: &RpcMessage, list: MergedListKind, voice: &RequestChannel) -> RpcMessage {
+    async fn pages(
+        &self,
+        at: usize,
+        id: &RpcId,
+        request: &RpcMessage,
+        list: MergedListKind,
+        voice: &RequestChannel,
+    ) -> RpcMessage {
         let mut pages: Vec<RpcMessage> = Vec::new();
         let mut asked = request.clone();
         loop {
@@ -167,7 +179,12 @@ impl GatewaySession {
     }
 
     /// Sends a request to all servers and returns any answer. Slow ones get it too, but are not waited for.
-    pub(super) async fn ask_any(self: &Arc<Self>, id: &RpcId, request: &RpcMessage, voice: &RequestChannel) -> RpcMessage {
+    pub(super) async fn ask_any(
+        self: &Arc<Self>,
+        id: &RpcId,
+        request: &RpcMessage,
+        voice: &RequestChannel,
+    ) -> RpcMessage {
         let (answers, late) = self.ask_all(LIST, |_| true, self.asking(id, request, voice)).await;
         self.wait_for_late(late, None);
         let good = answers.values().find(|answer| is_good(answer)).or_else(|| answers.values().next());
@@ -175,7 +192,12 @@ impl GatewaySession {
     }
 
     /// Subscribes at all servers, until all subscriptions have ended.
-    pub(super) async fn listen(&self, id: &RpcId, request: &RpcMessage, voice: &RequestChannel) -> RpcMessage {
+    pub(super) async fn listen(
+        &self,
+        id: &RpcId,
+        request: &RpcMessage,
+        voice: &RequestChannel,
+    ) -> RpcMessage {
         let joined = MergedChannel::new(voice.clone(), self.servers.len());
         let listening = (0..self.servers.len()).map(|at| {
             let (voice, joined) = (RequestChannel::Joined(joined.clone(), at), &joined);
@@ -198,7 +220,12 @@ impl GatewaySession {
     }
 
     /// Asks one server after the other, until one knows the subject of the request.
-    pub(super) async fn ask_whoever(&self, id: &RpcId, request: &RpcMessage, voice: &RequestChannel) -> RpcMessage {
+    pub(super) async fn ask_whoever(
+        &self,
+        id: &RpcId,
+        request: &RpcMessage,
+        voice: &RequestChannel,
+    ) -> RpcMessage {
         let method = request.method().unwrap_or_default();
         let (mut nobodys, mut perhaps) = (unknown_method(id), None);
         for at in 0..self.servers.len() {
@@ -343,13 +370,14 @@ const RESOURCE_NOT_FOUND: i64 = -32_002;
 
 #[cfg(test)]
 mod tests {
-    use super::super::requests::own_error;
     use super::super::empty;
+    use super::super::requests::own_error;
     use super::*;
 
     #[test]
     fn the_next_server_is_asked_only_if_the_last_one_did_nothing() {
-        let refusal = |method: &str, code| ServerRefusal::of(method, &own_error(&RpcId::number(1), code, "no"));
+        let refusal =
+            |method: &str, code| ServerRefusal::of(method, &own_error(&RpcId::number(1), code, "no"));
         let (unknown, broken) = (code::METHOD_NOT_FOUND, code::INTERNAL_ERROR);
         for (method, code, meaning) in [
             ("vendor/do", unknown, ServerRefusal::NotMine),
@@ -368,6 +396,9 @@ mod tests {
         ] {
             assert_eq!(refusal(method, code), Some(meaning), "{method} {code}");
         }
-        assert_eq!(ServerRefusal::of("vendor/do", &RpcMessage::result_response(&RpcId::number(1), &empty())), None);
+        assert_eq!(
+            ServerRefusal::of("vendor/do", &RpcMessage::result_response(&RpcId::number(1), &empty())),
+            None
+        );
     }
 }

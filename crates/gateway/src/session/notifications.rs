@@ -9,15 +9,15 @@ use steadfast_core::id::RequestId;
 use steadfast_core::notification::{Notification, NotificationEvent};
 use steadfast_core::trust::PromptLevel;
 use steadfast_mcp::http::ProtocolEra;
-use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
 
 use super::{GatewaySession, empty};
 use crate::client::{ClientConnection, RequestChannel};
-use crate::request_notifications::LOG_LEVEL;
 use crate::json_parts::object;
+use crate::request_notifications::LOG_LEVEL;
 
 /// The log levels of MCP, in ascending order.
 const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
@@ -61,7 +61,12 @@ impl From<PromptLevel> for ClientLogLevel {
 
 impl GatewaySession {
     /// Adds the gateway's own logging to the response of a request.
-    pub(super) fn with_logging(self: &Arc<Self>, id: &RpcId, request: &RpcMessage, answered: RpcMessage) -> RpcMessage {
+    pub(super) fn with_logging(
+        self: &Arc<Self>,
+        id: &RpcId,
+        request: &RpcMessage,
+        answered: RpcMessage,
+    ) -> RpcMessage {
         match (request.method(), answered.result()) {
             (Some("initialize"), Some(result)) => match with_capability(result) {
                 Some(result) => RpcMessage::result_response(id, &result),

@@ -18,8 +18,8 @@ use steadfast_mcp::http::server::Notifier;
 
 use super::GatewaySession;
 use crate::call::{envelope_of, named};
-use crate::responses;
 use crate::identity::ClientIdentity;
+use crate::responses;
 
 /// The answers that are being delivered again.
 pub(super) struct UndeliveredAnswers {
@@ -102,7 +102,8 @@ impl GatewaySession {
         let response = responses::response(&id, ProtocolEra::Legacy, &missed.called);
         let engine = self.engine.clone();
         let arrived = missed.called.delivery.clone();
-        let arrived = arrived.map(|arrival| -> DeliveryCallback { Box::new(move || engine.mark_delivered(arrival)) });
+        let arrived =
+            arrived.map(|arrival| -> DeliveryCallback { Box::new(move || engine.mark_delivered(arrival)) });
         stream.answer(response, arrived).ok()
     }
 }

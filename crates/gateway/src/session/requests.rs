@@ -9,8 +9,8 @@ use steadfast_core::breaker::{BreakerPermit, BreakerVerdict};
 use steadfast_core::classify::{AttemptFault, FaultSource, classify, is_session_lost};
 use steadfast_core::id::ToolName;
 use steadfast_core::policy::{EnforcementMode, ToolPolicy};
-use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use steadfast_mcp::json_text;
+use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -18,12 +18,12 @@ use tokio_util::task::TaskTracker;
 use super::client_settings::WatchResult;
 use super::{GatewaySession, RequestKind, empty, error_codes};
 use crate::call::{envelope_of, requests};
-use crate::client::{ResponseChannel, RequestChannel};
-use crate::session_store::SessionHandshakes;
+use crate::client::{RequestChannel, ResponseChannel};
 use crate::merge::{self, MergedListKind, ServerResult};
 use crate::request_notifications::RequestNotifications;
 use crate::server::{HANDSHAKE, PendingRequest, UpstreamServer, initialized};
 use crate::servers::{BackingServer, MergeMethod, Route};
+use crate::session_store::SessionHandshakes;
 use crate::shared_server::SharedServer;
 
 /// The time limit of a request that is not a call.
@@ -34,7 +34,13 @@ const TRIES: u32 = 3;
 const FAREWELL: Duration = Duration::from_secs(2);
 
 impl GatewaySession {
-    pub(super) fn pass_on(self: &Arc<Self>, id: RpcId, request: RpcMessage, route: Route, reply: ResponseChannel) {
+    pub(super) fn pass_on(
+        self: &Arc<Self>,
+        id: RpcId,
+        request: RpcMessage,
+        route: Route,
+        reply: ResponseChannel,
+    ) {
         let (withdrawn, voice) = (Arc::new(Notify::new()), reply.voice());
         let at = match &route {
             Route::To(at, _) => Some(*at),
@@ -84,7 +90,13 @@ impl GatewaySession {
         RpcMessage::result_response(id, &merge::lists(list, &[part(result), part(&own)]))
     }
 
-    async fn ask(self: &Arc<Self>, id: &RpcId, request: &RpcMessage, route: Route, voice: &RequestChannel) -> RpcMessage {
+    async fn ask(
+        self: &Arc<Self>,
+        id: &RpcId,
+        request: &RpcMessage,
+        route: Route,
+        voice: &RequestChannel,
+    ) -> RpcMessage {
         match route {
             Route::To(at, request) => self.ask_server(at, id, &request, voice).await,
             Route::All(MergeMethod::Handshake) => self.introduce(id, request, voice).await,
@@ -97,7 +109,13 @@ impl GatewaySession {
     }
 
     /// Returns the response of a server.
-    pub(super) async fn ask_server(&self, at: usize, id: &RpcId, request: &RpcMessage, voice: &RequestChannel) -> RpcMessage {
+    pub(super) async fn ask_server(
+        &self,
+        at: usize,
+        id: &RpcId,
+        request: &RpcMessage,
+        voice: &RequestChannel,
+    ) -> RpcMessage {
         let Some(behind) = self.servers.get(at) else { return unknown_method(id) };
         match (&behind.shared, request.method()) {
             (Some(shared), Some("initialize")) => {
@@ -192,7 +210,8 @@ impl GatewaySession {
             for (uri, params) in &wished.watched {
                 // Another client may have subscribed in the meantime.
                 if !shared.is_watched(uri) {
-                    let request = RpcMessage::request(&RpcId::number(0), "resources/unsubscribe", Some(params));
+                    let request =
+                        RpcMessage::request(&RpcId::number(0), "resources/unsubscribe", Some(params));
                     let _ = self.exchange(behind, &request, &RequestChannel::Discarded).await;
                 }
             }
@@ -200,7 +219,13 @@ impl GatewaySession {
         let _ = timeout(FAREWELL, saying).await;
     }
 
-    async fn ask_alone(&self, behind: &BackingServer, id: &RpcId, request: &RpcMessage, voice: &RequestChannel) -> RpcMessage {
+    async fn ask_alone(
+        &self,
+        behind: &BackingServer,
+        id: &RpcId,
+        request: &RpcMessage,
+        voice: &RequestChannel,
+    ) -> RpcMessage {
         let server = &behind.server;
         let method = request.method().unwrap_or_default();
         let policy = match self.engine.policy_of(&envelope_of(&server.name, requests(), &self.connection)) {
@@ -248,7 +273,8 @@ impl GatewaySession {
                 Ok(Err(fault)) if tried < tries && is_worth_a_try(&fault) => tried += 1,
                 Ok(Err(fault)) => {
                     let reach = classify(&fault, &policy.classify, self.engine.now()).reach;
-                    let code = if reach.proves_not_run() { error_codes::UNAVAILABLE } else { error_codes::LOST };
+                    let code =
+                        if reach.proves_not_run() { error_codes::UNAVAILABLE } else { error_codes::LOST };
                     return own_error(id, code, &fault.message);
                 }
                 Err(_) => return timed_out(id),
@@ -301,7 +327,12 @@ impl GatewaySession {
         memory.keep(told.collect()).await;
     }
 
-    async fn exchange(&self, behind: &BackingServer, request: &RpcMessage, voice: &RequestChannel) -> Result<RpcMessage, AttemptFault> {
+    async fn exchange(
+        &self,
+        behind: &BackingServer,
+        request: &RpcMessage,
+        voice: &RequestChannel,
+    ) -> Result<RpcMessage, AttemptFault> {
         let server = &behind.server;
         behind.outbox.wait_for_earlier().await;
         let place = match request.method() {

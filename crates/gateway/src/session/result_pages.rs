@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use steadfast_core::large_result::ResultReader;
 use steadfast_executor::{CallResponse, TurnResponse};
 use steadfast_mcp::http::ProtocolEra;
-use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use steadfast_mcp::json_text;
+use steadfast_mcp::message::{RpcId, RpcMessage, code};
 
 use super::GatewaySession;
 use crate::client::ClientConnection;
-use crate::large_results::{ReadMethod, ResultReadError, ResultPage, ResultUri, uri_at};
-use crate::json_parts;
 use crate::identity::ClientIdentity;
+use crate::json_parts;
+use crate::large_results::{ReadMethod, ResultPage, ResultReadError, ResultUri, uri_at};
 
 /// The member of `_meta` that describes a page of a result.
 const PAGE: &str = "dev.steadfast/page";
@@ -52,7 +52,12 @@ impl GatewaySession {
 
     /// Answers a request about a resource of a stored result. Returns `None` for any other resource. The servers never
     /// see requests about these.
-    pub(super) fn kept_result(&self, id: &RpcId, request: &RpcMessage, from: &ClientIdentity) -> Option<RpcMessage> {
+    pub(super) fn kept_result(
+        &self,
+        id: &RpcId,
+        request: &RpcMessage,
+        from: &ClientIdentity,
+    ) -> Option<RpcMessage> {
         let method = request.method().filter(|method| method.starts_with("resources/"))?;
         let uri = request.param_text("uri")?;
         let ResultUri { id: result, offset } = self.large.named(&uri)?;

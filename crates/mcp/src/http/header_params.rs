@@ -56,7 +56,9 @@ fn marked(schema: &str) -> Vec<HeaderArgument<'_>> {
 }
 
 fn collect<'s>(schema: &'s str, path: &mut Vec<Cow<'s, str>>, found: &mut Vec<HeaderArgument<'s>>) {
-    let Some(properties) = json_text::get(schema, "properties").filter(|_| path.len() < DEEPEST) else { return };
+    let Some(properties) = json_text::get(schema, "properties").filter(|_| path.len() < DEEPEST) else {
+        return;
+    };
     for property in json_text::members(properties) {
         let Some(inner) = properties.get(property.value) else { continue };
         path.push(property.name);
@@ -145,7 +147,10 @@ mod tests {
             let headers = headers(&[("mcp-param-region", region), ("mcp-param-limit", limit)]);
             assert_eq!(check_headers(SCHEMA, arguments, &headers).is_ok(), agrees, "{region} {limit}");
         }
-        assert!(check_headers(SCHEMA, arguments, &headers(&[("mcp-param-region", "Hello")])).is_err(), "missing");
+        assert!(
+            check_headers(SCHEMA, arguments, &headers(&[("mcp-param-region", "Hello")])).is_err(),
+            "missing"
+        );
         let mut twice = headers(&[("mcp-param-region", "Hello"), ("mcp-param-limit", "7")]);
         twice.append("mcp-param-limit", HeaderValue::from_static("7"));
         assert!(check_headers(SCHEMA, arguments, &twice).is_err(), "twice");

@@ -4,10 +4,10 @@
 //! stream, and resumes streams by the id of the last event. From 2026-07-28 on every request is self-contained,
 //! repeats parts of its body in headers, and is cancelled by closing its stream.
 
-pub mod upstream;
-pub mod server;
 pub mod header_params;
 mod header_value;
+pub mod server;
+pub mod upstream;
 
 use crate::message::RpcMessage;
 

@@ -11,9 +11,11 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 pub use self::splitter::{LinePiece, MessageLineSplitter};
-pub use self::writer::{EnqueueError, LineSender, WriteQueueLimits, ReadPossibility, LineWriteError, line_writer};
+pub use self::writer::{
+    EnqueueError, LineSender, LineWriteError, ReadPossibility, WriteQueueLimits, line_writer,
+};
 use crate::long_text::LongText;
-use crate::message::{RpcMessage, InvalidMessage};
+use crate::message::{InvalidMessage, RpcMessage};
 
 /// The default for the longest line. Servers send files as base64 in one line, and a gateway must not refuse what the
 /// server alone could send. A longer line is an error of the server.

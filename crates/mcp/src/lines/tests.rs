@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tokio::io::AsyncWrite;
 
 use super::*;
-use crate::delivery::{DeliveryOutcome, GRACE, DeliveryLink, DeliveryProof};
+use crate::delivery::{DeliveryLink, DeliveryOutcome, DeliveryProof, GRACE};
 use crate::json_text::JsonText;
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
@@ -244,13 +244,16 @@ async fn a_response_on_a_line_is_delivered_by_the_next_message_or_by_time() {
 #[tokio::test]
 async fn the_queue_is_bounded_by_messages_and_by_bytes_and_one_long_message_always_fits() {
     let (stuck, _other_end) = tokio::io::duplex(1);
-    for limits in [WriteQueueLimits { messages: 2, bytes: 1 << 20 }, WriteQueueLimits { messages: 100, bytes: 90 }] {
+    for limits in
+        [WriteQueueLimits { messages: 2, bytes: 1 << 20 }, WriteQueueLimits { messages: 100, bytes: 90 }]
+    {
         let (sender, _writing) = line_writer(ScriptedWriter::default(), DeliveryLink::new(), limits);
         assert_eq!(sender.try_send(&message(PING)), Ok(()));
         assert_eq!(sender.try_send(&message(PING)), Ok(()));
         assert_eq!(sender.try_send(&message(PING)), Err(EnqueueError::Queue), "{limits:?}");
     }
-    let (sender, writing) = line_writer(stuck, DeliveryLink::new(), WriteQueueLimits { messages: 4, bytes: 8 });
+    let (sender, writing) =
+        line_writer(stuck, DeliveryLink::new(), WriteQueueLimits { messages: 4, bytes: 8 });
     let writing = tokio::spawn(writing);
     assert_eq!(sender.try_send(&message(PING)), Ok(()));
     assert_eq!(sender.try_send(&message(PING)), Err(EnqueueError::Queue));

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::delivery::{DeliveryCallback, PendingDelivery, DeliveryLink, DeliveryTracker};
+use crate::delivery::{DeliveryCallback, DeliveryLink, DeliveryTracker, PendingDelivery};
 use crate::message::RpcMessage;
 
 /// Limits of the write queue.
@@ -92,7 +92,11 @@ impl LineSender {
     }
 
     /// Does the same, and records if the message may have been read.
-    pub async fn send_marked(&self, message: &RpcMessage, taken: ReadPossibility) -> Result<(), LineWriteError> {
+    pub async fn send_marked(
+        &self,
+        message: &RpcMessage,
+        taken: ReadPossibility,
+    ) -> Result<(), LineWriteError> {
         self.queue(message, None, Some(taken)).await
     }
 
@@ -118,7 +122,9 @@ impl LineSender {
         let line = message.one_line();
         let room =
             Arc::clone(&self.room).try_acquire_many_owned(self.weight(&line)).map_err(|_| self.full())?;
-        self.queue.try_send(QueuedLine { line, tracker: None, taken: None, _room: room }).map_err(|_| self.full())
+        self.queue
+            .try_send(QueuedLine { line, tracker: None, taken: None, _room: room })
+            .map_err(|_| self.full())
     }
 
     /// Returns the error of a failed write, after which nothing can be written.
@@ -249,7 +255,10 @@ async fn run<W: AsyncWrite + Unpin>(
 }
 
 /// Writes a batch. An error contains the number of bytes that the system took.
-async fn write<W: AsyncWrite + Unpin>(writer: &mut W, batch: &[QueuedLine]) -> Result<(), (io::Error, usize)> {
+async fn write<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    batch: &[QueuedLine],
+) -> Result<(), (io::Error, usize)> {
     let mut written = 0;
     match batch {
         // A long line is not copied just to append its line end.

@@ -1,6 +1,6 @@
 //! Construction of new messages.
 
-use super::{RpcId, RpcMessage, MessageShape, locate};
+use super::{MessageShape, RpcId, RpcMessage, locate};
 use crate::json_text::{JsonText, write_string};
 
 impl RpcMessage {

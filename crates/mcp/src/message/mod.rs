@@ -20,7 +20,7 @@ use bytes::Bytes;
 
 pub use self::id::RpcId;
 pub use self::rewrite::MessageRewrite;
-use crate::json_text::{self, DEPTH, JsonProblem, JsonText, JsonScanner, JsonSyntaxError};
+use crate::json_text::{self, DEPTH, JsonProblem, JsonScanner, JsonSyntaxError, JsonText};
 
 /// Error codes of responses that this crate creates.
 pub mod code {
@@ -119,7 +119,9 @@ impl RpcMessage {
             (MessageShape::Request, Some(id)) => RpcMessageKind::Request { id, method },
             (MessageShape::Result, Some(id)) => RpcMessageKind::Result { id },
             (MessageShape::Error, id) => RpcMessageKind::Error { id },
-            (MessageShape::Notification | MessageShape::Request | MessageShape::Result, _) => RpcMessageKind::Notification { method },
+            (MessageShape::Notification | MessageShape::Request | MessageShape::Result, _) => {
+                RpcMessageKind::Notification { method }
+            }
         }
     }
 
@@ -278,7 +280,9 @@ impl RpcMessage {
             (Some(_), None, None) => return refuse("the id of a request must not be null"),
             (None, Some(_), None) if usable => MessageShape::Result,
             (None, Some(_), None) => return refuse("a result needs the id of its request"),
-            (None, None, Some(_)) if self.error().is_some_and(|error| error.starts_with('{')) => MessageShape::Error,
+            (None, None, Some(_)) if self.error().is_some_and(|error| error.starts_with('{')) => {
+                MessageShape::Error
+            }
             (None, None, Some(_)) => return refuse("an error must be an object"),
             (None, None, None) => return refuse("a message has a method, a result or an error"),
             (Some(_), _, _) => return refuse("a message with a method has neither result nor error"),
@@ -339,7 +343,9 @@ impl InvalidMessage {
     pub fn code(&self) -> i64 {
         match self.fault {
             MessageFault::NotJson(_) => code::PARSE_ERROR,
-            MessageFault::Refused(_) | MessageFault::NotAMessage(_) | MessageFault::TooLarge { .. } => code::INVALID_REQUEST,
+            MessageFault::Refused(_) | MessageFault::NotAMessage(_) | MessageFault::TooLarge { .. } => {
+                code::INVALID_REQUEST
+            }
         }
     }
 
@@ -426,7 +432,8 @@ fn locate(text: &[u8]) -> Result<(MessageSpans, bool), MessageFault> {
             // Only the names in the error itself must be unique. Its data belongs to the server.
             "error" => {
                 let room = DEPTH - 1;
-                found.error = Some(MessageSpan::new(skim.routed(room, |skim, _| skim.value(room - 1).map(drop))?));
+                found.error =
+                    Some(MessageSpan::new(skim.routed(room, |skim, _| skim.value(room - 1).map(drop))?));
                 return Ok(());
             }
             "jsonrpc" => &mut found.version,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{RpcId, RpcMessage, MessageSpan, MessageSpans, locate};
+use super::{MessageSpan, MessageSpans, RpcId, RpcMessage, locate};
 use crate::json_text::{self, JsonText};
 
 /// Changes to a message. [`Rewrite::finish`] makes all of them at once.

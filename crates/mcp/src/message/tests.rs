@@ -32,12 +32,18 @@ fn the_routed_fields_of_a_call_are_found_and_nothing_is_changed() {
 #[test]
 fn messages_are_of_four_kinds() {
     for (text, kind) in [
-        (r#"{"jsonrpc":"2.0","id":"a","method":"m"}"#, RpcMessageKind::Request { id: RpcId::string("a"), method: "m" }),
+        (
+            r#"{"jsonrpc":"2.0","id":"a","method":"m"}"#,
+            RpcMessageKind::Request { id: RpcId::string("a"), method: "m" },
+        ),
         (r#"{"jsonrpc":"2.0","method":"\u006d"}"#, RpcMessageKind::Notification { method: "m" }),
         (r#"{"jsonrpc":"2.0","method":"m","params":null}"#, RpcMessageKind::Notification { method: "m" }),
         (r#"{"jsonrpc":"2.0","method":"m","params":[]}"#, RpcMessageKind::Notification { method: "m" }),
         (r#"{"jsonrpc":"2.0","id":1,"result":null}"#, RpcMessageKind::Result { id: RpcId::number(1) }),
-        (r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1}}"#, RpcMessageKind::Error { id: Some(RpcId::number(1)) }),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1}}"#,
+            RpcMessageKind::Error { id: Some(RpcId::number(1)) },
+        ),
         (r#"{"jsonrpc":"2.0","id":null,"error":{}}"#, RpcMessageKind::Error { id: None }),
         (r#"{"jsonrpc":"2.0","error":{}}"#, RpcMessageKind::Error { id: None }),
     ] {
@@ -218,7 +224,10 @@ fn a_rewrite_that_changes_nothing_gives_the_same_bytes() {
 fn messages_of_our_own_are_as_the_protocol_has_them() {
     let params = JsonText::parse(r#"{"name":"x","_meta":{"progressToken":5}}"#).unwrap();
     let request = RpcMessage::request(&RpcId::number(4), "tools/call", Some(&params));
-    assert_eq!((request.name().unwrap().as_ref(), request.progress_token()), ("x", Some(JsonText::number(5))));
+    assert_eq!(
+        (request.name().unwrap().as_ref(), request.progress_token()),
+        ("x", Some(JsonText::number(5)))
+    );
     let told = RpcMessage::notification("notifications/x", None);
     assert_eq!(told.kind(), RpcMessageKind::Notification { method: "notifications/x" });
     let data = JsonText::parse("[1]").unwrap();
@@ -397,7 +406,8 @@ fn damage() -> impl Strategy<Value = ByteDamage> {
 
 impl RpcMessage {
     fn places_for_test(&self) -> Vec<Option<Range<usize>>> {
-        let MessageSpans { version, id, method, params, result, error, name, arguments, meta, token } = self.places;
+        let MessageSpans { version, id, method, params, result, error, name, arguments, meta, token } =
+            self.places;
         [version, id, method, params, result, error, name, arguments, meta, token]
             .map(|place| place.map(MessageSpan::range))
             .into()

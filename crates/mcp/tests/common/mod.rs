@@ -19,11 +19,12 @@ use http::Request;
 use parking_lot::Mutex;
 use steadfast_core::id::ActorId;
 use steadfast_mcp::http::server::{
-    HttpCaller, HttpEndpoint, EndpointHandler, TokenHolder, IncomingMessage, ListenRequest, AdmissionError, ConnectionPeer, Principal, HttpRefusal, RequestBody,
-    ListenerLimits, SessionStreams, McpSessionId, EndpointSettings, StreamLimits, BearerTokens, serve,
+    AdmissionError, BearerTokens, ConnectionPeer, EndpointHandler, EndpointSettings, HttpCaller,
+    HttpEndpoint, HttpRefusal, IncomingMessage, ListenRequest, ListenerLimits, McpSessionId, Principal,
+    RequestBody, SessionStreams, StreamLimits, TokenHolder, serve,
 };
-use steadfast_mcp::message::{RpcId, RpcMessage};
 use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -145,7 +146,11 @@ impl EndpointTestServer {
         Self::with(patient_settings(), patient(), None).await
     }
 
-    pub async fn with(settings: EndpointSettings, limits: ListenerLimits, tokens: Option<BearerTokens>) -> Self {
+    pub async fn with(
+        settings: EndpointSettings,
+        limits: ListenerLimits,
+        tokens: Option<BearerTokens>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self::on(listener, settings, limits, tokens)
     }

@@ -84,8 +84,11 @@ impl ChildProcess {
     /// Ends it in the way that MCP specifies, and waits until it is gone. The first step is to close its stdin, which
     /// its holder must do before.
     pub async fn stop(&self, patience: &StopTimeouts) -> ChildExit {
-        let steps =
-            [(patience.stdin, ChildCommand::Term), (patience.term, ChildCommand::Kill), (patience.kill, ChildCommand::Abandon)];
+        let steps = [
+            (patience.stdin, ChildCommand::Term),
+            (patience.term, ChildCommand::Kill),
+            (patience.kill, ChildCommand::Abandon),
+        ];
         for (span, wish) in steps {
             if let Ok(exit) = timeout(span, self.gone()).await {
                 return exit;

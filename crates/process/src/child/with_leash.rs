@@ -18,10 +18,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{ChildProcess, ChildState, SpawnedChild, WISHES, ChildCommand, read_stderr};
+use super::{ChildCommand, ChildProcess, ChildState, SpawnedChild, WISHES, read_stderr};
 use crate::exit::ChildExit;
 use crate::launch::{Launch, LaunchError};
-use crate::leash::wire::{self, ChildPipes, StartFailure, LaunchOrder, LeashReport};
+use crate::leash::wire::{self, ChildPipes, LaunchOrder, LeashReport, StartFailure};
 use crate::leash::{HIDDEN, HOLD, Leash};
 use crate::stderr::StderrLog;
 
@@ -50,7 +50,8 @@ pub(crate) async fn start(
             let reader = tokio::spawn(read_stderr(stderr.clone(), pipes.stderr, gone));
             let (wishes, wished) = mpsc::channel(WISHES);
             let (life_told, life) = watch::channel(ChildState::Running);
-            let keeper = LeashTask { control, process, pid, wished, life: life_told, gone: gone_told, reader };
+            let keeper =
+                LeashTask { control, process, pid, wished, life: life_told, gone: gone_told, reader };
             tokio::spawn(keeper.run());
             return Ok(SpawnedChild {
                 child: ChildProcess { pid, wishes, life },

@@ -62,7 +62,8 @@ async fn try_hold(grace: Duration) -> io::Result<ChildExit> {
         }
     };
     let pid = u32::try_from(leader.as_raw_nonzero().get()).unwrap_or_default();
-    let mut owner_is_there = reports.write_all(LeashReport::Started(pid).to_string().as_bytes()).await.is_ok();
+    let mut owner_is_there =
+        reports.write_all(LeashReport::Started(pid).to_string().as_bytes()).await.is_ok();
 
     let mut group = ProcessGroup { leader, exit: None, has_children: true, asked: HashSet::new() };
     let mut phase = if owner_is_there { LeashPhase::Holding } else { group.ask_to_end(grace) };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 
-use super::wire::{self, ChildPipes, StartFailure, LaunchOrder, LeashReport};
+use super::wire::{self, ChildPipes, LaunchOrder, LeashReport, StartFailure};
 use super::{EXEC, HIDDEN, Leash};
 
 /// Starts the stage in its own group, and waits until it has become the server or reports an error.
@@ -40,7 +40,9 @@ fn try_start(ends: ChildPipes, order: &[u8]) -> io::Result<Result<Pid, StartFail
         },
         Ok(said) => match LeashReport::parse(said) {
             Some(LeashReport::Failed(failed)) => failed,
-            Some(LeashReport::Started(_) | LeashReport::Ended(_) | LeashReport::Gone) | None => StartFailure::Leash(0),
+            Some(LeashReport::Started(_) | LeashReport::Ended(_) | LeashReport::Gone) | None => {
+                StartFailure::Leash(0)
+            }
         },
         Err(error) => StartFailure::Leash(error.raw_os_error().unwrap_or(0)),
     };

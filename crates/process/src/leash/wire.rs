@@ -258,7 +258,8 @@ mod tests {
     fn handles_travel_with_their_order() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (reader, writer) = io::pipe().unwrap();
-        let ends: ChildPipes = [reader.into(), writer.into(), io::stderr().as_fd().try_clone_to_owned().unwrap()];
+        let ends: ChildPipes =
+            [reader.into(), writer.into(), io::stderr().as_fd().try_clone_to_owned().unwrap()];
         send(&ours, &ends, b"order").unwrap();
         drop(ends);
         let ([reader, writer, _], order) = receive(&theirs).unwrap();

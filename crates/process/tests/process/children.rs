@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use steadfast_process::{ChildExit, StopTimeouts, SpawnedChild, StderrLog};
+use steadfast_process::{ChildExit, SpawnedChild, StderrLog, StopTimeouts};
 use tokio::io::AsyncWriteExt;
 
 use crate::common::{LONG, all, command, line, sh, soon};
 #[cfg(target_os = "linux")]
-use crate::common::{Watched, parent, signal};
+use crate::common::{PolledProcess, parent, signal};
 use crate::{leash, start};
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn what_a_child_leaves_behind_is_ended_with_it_even_if_it_ignores_being_as
     {
         let mut started = start(&sh(script)).await;
         let left: u32 = line(&mut started.stdout).await.parse().unwrap();
-        let left = Watched::new(left);
+        let left = PolledProcess::new(left);
         drop(started.stdin);
         assert_eq!(soon(started.child.gone()).await, ChildExit::Code(3));
         assert!(!left.is_there(), "{script}");
@@ -89,7 +89,7 @@ async fn what_left_the_group_on_purpose_is_ended_too() {
         for end in ["sleep 600", "read go; exit 3"] {
             let mut started = start(&sh(&format!("{left}\n{end}"))).await;
             let daemon: u32 = line(&mut started.stdout).await.parse().unwrap();
-            let daemon = Watched::new(daemon);
+            let daemon = PolledProcess::new(daemon);
             drop(started.stdin);
             let exit = if end == "sleep 600" {
                 soon(started.child.stop(&sh("").patience)).await
@@ -119,10 +119,12 @@ async fn a_child_that_closes_its_stdout_lives_on() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_child_that_is_dropped_is_ended() {
-    let SpawnedChild { child, stdin, mut stdout } = start(&sh("trap '' TERM; sleep 600 & echo $!; wait")).await;
+    let SpawnedChild { child, stdin, mut stdout } =
+        start(&sh("trap '' TERM; sleep 600 & echo $!; wait")).await;
     let grandchild: u32 = line(&mut stdout).await.parse().unwrap();
-    let (leash, grandchild) = (Watched::new(parent(child.pid()).unwrap()), Watched::new(grandchild));
-    let watched = Watched::new(child.pid());
+    let (leash, grandchild) =
+        (PolledProcess::new(parent(child.pid()).unwrap()), PolledProcess::new(grandchild));
+    let watched = PolledProcess::new(child.pid());
     drop((child, stdin));
     let ended = tokio::task::spawn_blocking(move || {
         [watched, grandchild, leash].iter().all(|process| process.ends_within(crate::common::PATIENCE))
@@ -136,7 +138,7 @@ async fn the_group_is_ended_also_when_its_leash_is_killed() {
     let SpawnedChild { child, stdin: _stdin, mut stdout } =
         start(&sh("trap '' TERM; sleep 600 & echo $!; wait")).await;
     let grandchild: u32 = line(&mut stdout).await.parse().unwrap();
-    let (server, grandchild) = (Watched::new(child.pid()), Watched::new(grandchild));
+    let (server, grandchild) = (PolledProcess::new(child.pid()), PolledProcess::new(grandchild));
     signal(parent(child.pid()).unwrap(), rustix::process::Signal::KILL);
     assert_eq!(soon(child.gone()).await, ChildExit::Unknown);
     let ended = tokio::task::spawn_blocking(move || {
@@ -150,7 +152,7 @@ async fn the_group_is_ended_also_when_its_leash_is_killed() {
 async fn a_leash_that_hangs_holds_no_stop_up() {
     let SpawnedChild { child, stdin, mut stdout } = start(&sh("echo ready; exec sleep 600")).await;
     assert_eq!(line(&mut stdout).await, "ready");
-    let server = Watched::new(child.pid());
+    let server = PolledProcess::new(child.pid());
     signal(parent(child.pid()).unwrap(), rustix::process::Signal::STOP);
     drop(stdin);
     let patience = StopTimeouts { kill: Duration::from_millis(50), ..sh("").patience };

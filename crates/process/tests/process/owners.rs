@@ -5,14 +5,14 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::common::{PATIENCE, Watched, parent, signal};
+use crate::common::{PATIENCE, PolledProcess, parent, signal};
 
 /// An owner with a server that ignores every request to end, as do its descendants, and does not read its stdin.
 struct OwnerTestWorld {
     owner: Child,
-    leash: Watched,
-    server: Watched,
-    descendants: Vec<Watched>,
+    leash: PolledProcess,
+    server: PolledProcess,
+    descendants: Vec<PolledProcess>,
 }
 
 impl OwnerTestWorld {
@@ -26,18 +26,18 @@ impl OwnerTestWorld {
         let server = pids.swap_remove(place);
         Self {
             owner,
-            leash: Watched::new(parent(server).unwrap()),
-            server: Watched::new(server),
-            descendants: pids.into_iter().map(Watched::new).collect(),
+            leash: PolledProcess::new(parent(server).unwrap()),
+            server: PolledProcess::new(server),
+            descendants: pids.into_iter().map(PolledProcess::new).collect(),
         }
     }
 
     fn collect_owner(&mut self) {
-        assert!(Watched::new(self.owner.id()).ends_within(PATIENCE), "the owner ends");
+        assert!(PolledProcess::new(self.owner.id()).ends_within(PATIENCE), "the owner ends");
         self.owner.wait().unwrap();
     }
 
-    fn everybody(&self) -> impl Iterator<Item = &Watched> {
+    fn everybody(&self) -> impl Iterator<Item = &PolledProcess> {
         [&self.server, &self.leash].into_iter().chain(&self.descendants)
     }
 }
@@ -61,7 +61,7 @@ impl Drop for OwnerTestWorld {
         let _ = self.owner.kill();
         let _ = self.owner.wait();
         // If a test kills the leash too, nothing else would end these.
-        self.descendants.iter().for_each(Watched::end);
+        self.descendants.iter().for_each(PolledProcess::end);
     }
 }
 
@@ -69,7 +69,7 @@ impl Drop for OwnerTestWorld {
 fn no_orphan_is_left_after_any_end_of_the_owner() {
     for ended_by in [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::ABORT] {
         let mut world = OwnerTestWorld::new();
-        assert!(world.everybody().all(Watched::is_there));
+        assert!(world.everybody().all(PolledProcess::is_there));
         signal(world.owner.id(), ended_by);
         world.collect_owner();
         for process in world.everybody() {
@@ -98,7 +98,7 @@ fn no_daemon_is_left_after_any_end_of_the_owner() {
             (setsid sh -c 'trap \"\" TERM; echo $$; exec sleep 600' &)
             sleep 600";
         let (mut owner, pids) = owner_of(script, 2);
-        let daemons: Vec<_> = pids.into_iter().map(Watched::new).collect();
+        let daemons: Vec<_> = pids.into_iter().map(PolledProcess::new).collect();
         signal(owner.id(), ended_by);
         owner.wait().unwrap();
         let left: Vec<_> = daemons.iter().filter(|daemon| !daemon.ends_within(PATIENCE)).collect();

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use steadfast_core::classify::{Overrides, AttemptReach, classify};
+use steadfast_core::classify::{AttemptReach, Overrides, classify};
 use steadfast_core::restart::{DownReason, RestartPolicy};
 use steadfast_core::{Timestamp, code::Code};
 use steadfast_process::{
-    IncarnationEnd, ChildExit, Incarnation, IncarnationReceiver, Launch, State, ServerStatus, Supervisor, ServerUnavailable,
+    ChildExit, Incarnation, IncarnationEnd, IncarnationReceiver, Launch, ServerStatus, ServerUnavailable,
+    State, Supervisor,
 };
 use tokio::io::AsyncWriteExt;
 

@@ -7,10 +7,10 @@ use std::pin::Pin;
 
 use steadfast::breaker::State;
 use steadfast::classify::{AttemptFault, FaultSource, TransportError};
-use steadfast::code::{Code, CallStatus};
+use steadfast::code::{CallStatus, Code};
 use steadfast::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast::turn::{TurnCallOutcome, TurnStatus};
-use steadfast::{Attempt, CallResponse, ResolvedTool, ToolRegistry, ToolHandler};
+use steadfast::{Attempt, CallResponse, ResolvedTool, ToolHandler, ToolRegistry};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -19,12 +19,12 @@ use super::*;
 /// A tool for calls and turns that records the start of each attempt.
 #[derive(Clone)]
 struct TimedTool {
-    script: Arc<Script>,
+    script: Arc<ToolScript>,
     starts: Arc<Mutex<Vec<Instant>>>,
 }
 
 impl TimedTool {
-    fn new(script: Script) -> Self {
+    fn new(script: ToolScript) -> Self {
         Self { script: Arc::new(script), starts: Arc::default() }
     }
 
@@ -70,7 +70,10 @@ impl ToolHandler for TimedTool {
 }
 
 impl ToolRegistry for TimedTool {
-    fn find<'a>(&'a self, _: &'a CallEnvelope) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
+    fn find<'a>(
+        &'a self,
+        _: &'a CallEnvelope,
+    ) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
         Box::pin(async { Some(ResolvedTool::new(self.clone())) })
     }
 }
@@ -305,7 +308,10 @@ fn not_found() -> ToolResult {
 }
 
 /// Returns a tool that records the state of its breaker in each run.
-fn looking(engine: &Engine, answers: impl Fn(u32) -> ToolResult + Send + Sync + 'static) -> (TimedTool, BreakerObservations) {
+fn looking(
+    engine: &Engine,
+    answers: impl Fn(u32) -> ToolResult + Send + Sync + 'static,
+) -> (TimedTool, BreakerObservations) {
     let looks = BreakerObservations::default();
     let (seen, engine, answers) = (looks.clone(), engine.clone(), Arc::new(answers));
     let tool = TimedTool::new(script(move |number| {
@@ -351,7 +357,7 @@ async fn eh_3_1_the_fifth_failure_opens_the_breaker_and_the_sixth_attempt_is_ref
 }
 
 /// Returns an engine with a breaker that five failures have just opened. `then` is the later behavior of the tool.
-async fn opened(then: impl Fn(u32) -> Answering + Send + Sync + 'static) -> (Engine, TimedTool) {
+async fn opened(then: impl Fn(u32) -> ScriptedAttempt + Send + Sync + 'static) -> (Engine, TimedTool) {
     let engine = engine(AS_MEASURED).await;
     let tool = TimedTool::new(Box::new(move |number, _| match number {
         1..=5 => Box::pin(async { timed_out() }),
@@ -500,7 +506,7 @@ async fn eh_4_4_a_time_out_is_in_the_trace_with_tool_limit_and_moment() {
 #[tokio::test(start_paused = true)]
 async fn eh_5_2_of_what_depends_on_a_failure_the_optional_is_skipped_and_the_required_escalates() {
     let engine = engine(AS_MEASURED).await;
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         ("flight_search", refuses()),
         ("compare_prices", says("1")),
         ("create_itinerary", says("1")),

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use steadfast::classify::FaultNature;
 use steadfast::turn::FailureStrategy;
 use steadfast::turn::trace::{TraceEvent, TraceEventType};
-use steadfast::{ToolResult, Engine, EngineListener, RuntimeClock, Steadfast, TurnTraceView, TurnResponse};
+use steadfast::{Engine, EngineListener, RuntimeClock, Steadfast, ToolResult, TurnResponse, TurnTraceView};
 
 use scripted::*;
 

@@ -1,7 +1,7 @@
 //! The turns of the seed: several calls that depend on each other, of which one fails.
 
-use steadfast::turn::trace::{TurnFact, TraceNote};
-use steadfast::turn::{TurnEndReason, TurnCallOutcome, TurnStatus};
+use steadfast::turn::trace::{TraceNote, TurnFact};
+use steadfast::turn::{TurnCallOutcome, TurnEndReason, TurnStatus};
 use steadfast::{EngineListener, TurnContext};
 
 use super::*;
@@ -12,7 +12,7 @@ const UNHURRIED: &str = "retry.total = \"none\"\n";
 #[tokio::test(start_paused = true)]
 async fn eh_4_1_an_attempt_ends_at_the_time_out_of_its_tool_and_is_made_again() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([(
+    let tools = ScriptedTools::new([(
         "flight_search",
         script(async |number| if number == 1 { std::future::pending().await } else { ok() }),
     )]);
@@ -34,7 +34,7 @@ async fn eh_4_1_an_attempt_ends_at_the_time_out_of_its_tool_and_is_made_again() 
 #[tokio::test(start_paused = true)]
 async fn eh_4_3_a_time_out_is_a_transient_error() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([("flight_search", hangs())]);
+    let tools = ScriptedTools::new([("flight_search", hangs())]);
     let text = r#"{"calls":[{"id":"f","tool":"t/flight_search","timeoutMs":1000}]}"#;
     let turned = turn(&engine, &tools, text).await;
     let story = story(&engine, &turned).await;
@@ -66,7 +66,7 @@ async fn eh_4_2_at_the_deadline_what_is_finished_is_returned_and_the_rest_is_nam
     ] {
         let slow = format!("{UNHURRIED}timeout = \"1h\"\ntotal_timeout = \"2h\"\n");
         let engine = opened(class, &slow, None).await;
-        let tools = Tools::new([
+        let tools = ScriptedTools::new([
             ("flight_search", says(r#"{"best":1}"#)),
             ("hotel_search", hangs()),
             ("activity_search", hangs()),
@@ -86,7 +86,7 @@ async fn eh_4_2_at_the_deadline_what_is_finished_is_returned_and_the_rest_is_nam
 #[tokio::test(start_paused = true)]
 async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_rest_does() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         ("flight_search", refuses()),
         ("compare_prices", says("1")),
         ("create_itinerary", says("1")),
@@ -114,11 +114,11 @@ async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_res
 #[tokio::test(start_paused = true)]
 async fn eh_5_3_a_default_stands_in_for_an_output() {
     let engine = engine(UNHURRIED).await;
-    let echo: Script = Box::new(|_, attempt| {
+    let echo: ToolScript = Box::new(|_, attempt| {
         let params = attempt.params().to_owned();
         Box::pin(async move { Ok(said(&params)) })
     });
-    let tools = Tools::new([("flight_search", refuses()), ("compare_prices", echo)]);
+    let tools = ScriptedTools::new([("flight_search", refuses()), ("compare_prices", echo)]);
     let turned = turn(
         &engine,
         &tools,
@@ -145,8 +145,10 @@ impl EngineListener for NoteListener {
 async fn eh_6_1_eh_6_2_the_error_handler_receives_each_error_and_decides() {
     let handler = Arc::new(NoteListener::default());
     let engine = opened("read_only", UNHURRIED, Some(handler.clone())).await;
-    let tools =
-        Tools::new([("flight_search", script(async |number| if number == 1 { reset() } else { ok() }))]);
+    let tools = ScriptedTools::new([(
+        "flight_search",
+        script(async |number| if number == 1 { reset() } else { ok() }),
+    )]);
     turn(&engine, &tools, r#"{"turnId":"t-1","calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
     let heard = handler.0.lock();
     let (whose, error) = heard.iter().find(|(_, note)| matches!(note.fact, TurnFact::ToolError(_))).unwrap();
@@ -166,8 +168,10 @@ async fn eh_6_1_eh_6_2_the_error_handler_receives_each_error_and_decides() {
 #[tokio::test(start_paused = true)]
 async fn eh_6_3_a_retry_that_succeeds_is_reported_as_such() {
     let engine = engine(UNHURRIED).await;
-    let tools =
-        Tools::new([("flight_search", script(async |number| if number == 1 { reset() } else { ok() }))]);
+    let tools = ScriptedTools::new([(
+        "flight_search",
+        script(async |number| if number == 1 { reset() } else { ok() }),
+    )]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
     assert_eq!(turned.result.status, TurnStatus::Completed);
     tells(&story(&engine, &turned).await, "Tool succeeded on retry 2");
@@ -176,7 +180,7 @@ async fn eh_6_3_a_retry_that_succeeds_is_reported_as_such() {
 #[tokio::test(start_paused = true)]
 async fn eh_6_4_gr_5_an_alternative_steps_in_for_a_tool_that_failed_for_good() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([("flight_search", refuses()), ("flight_search_backup", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", refuses()), ("flight_search_backup", says("1"))]);
     let turned = turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Succeeded)]);
     assert_eq!(turned.result.calls[0].tool.tool.as_str(), "flight_search_backup");
@@ -189,7 +193,7 @@ async fn eh_6_4_gr_5_an_alternative_steps_in_for_a_tool_that_failed_for_good() {
 #[tokio::test(start_paused = true)]
 async fn eh_6_5_a_permanent_error_is_escalated_and_the_user_is_told() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([("flight_search", refuses())]);
+    let tools = ScriptedTools::new([("flight_search", refuses())]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
     assert!(turned.result.escalated && turned.result.calls[0].escalated);
     let summary = "Nothing was completed: flight search failed; flight search needs your attention";
@@ -200,7 +204,7 @@ async fn eh_6_5_a_permanent_error_is_escalated_and_the_user_is_told() {
 #[tokio::test(start_paused = true)]
 async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_and_outcome() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([("flight_search", script(async |_| reset()))]);
+    let tools = ScriptedTools::new([("flight_search", script(async |_| reset()))]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
     let story = story(&engine, &turned).await;
     let errors = events(&story, TraceEventType::ToolError);
@@ -228,7 +232,7 @@ async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_
 #[tokio::test(start_paused = true)]
 async fn eh_7_3_a_retry_that_takes_too_long_is_ended_and_made_again() {
     let engine = engine(UNHURRIED).await;
-    let tools = Tools::new([(
+    let tools = ScriptedTools::new([(
         "flight_search",
         script(async |number| match number {
             1 => {
@@ -249,7 +253,7 @@ async fn eh_7_3_a_retry_that_takes_too_long_is_ended_and_made_again() {
 #[tokio::test(start_paused = true)]
 async fn eh_7_4_the_deadline_of_the_turn_ends_a_retry_and_nothing_is_tried_after_it() {
     let engine = engine(&format!("{UNHURRIED}timeout = \"40s\"\n")).await;
-    let tools = Tools::new([
+    let tools = ScriptedTools::new([
         (
             "flight_search",
             script(async |number| {

@@ -42,5 +42,9 @@ pub(crate) fn sources(folder: &Path, name: &str, text: &str, environment: &[(&st
     let kind = ("STEADFAST_STORE_KIND", "memory");
     let environment: BTreeMap<String, String> =
         [kind].iter().chain(environment).map(|(name, value)| ((*name).into(), (*value).into())).collect();
-    Sources { files: vec![ConfigFile { path, needed: FileRequirement::Always }], environment, ..Sources::default() }
+    Sources {
+        files: vec![ConfigFile { path, needed: FileRequirement::Always }],
+        environment,
+        ..Sources::default()
+    }
 }

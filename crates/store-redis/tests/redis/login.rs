@@ -6,10 +6,10 @@ use std::time::Duration;
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::LocalKnowledge;
 use steadfast_store::{
-    DocumentKind, DocumentName, DocumentWrite, JournalEntry, FlushTarget, Journal, JournalLimits, RecordPage, JournalQuery, RecordFilter, Store,
-    StoreError, StoreErrorKind, DocumentWriteOutcome,
+    DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal, JournalEntry,
+    JournalLimits, JournalQuery, RecordFilter, RecordPage, Store, StoreError, StoreErrorKind,
 };
-use steadfast_store_redis::{WriteConfirmation, RedisLogin, Options, RedisStore};
+use steadfast_store_redis::{Options, RedisLogin, RedisStore, WriteConfirmation};
 use steadfast_testkit::redis::{RedisCluster, RedisSentinel, RedisServer};
 
 use crate::world::{PATIENCE, claim, patient, release, run, save, take, within};
@@ -44,21 +44,25 @@ async fn does_everything(options: Options) {
     let released = take(&other, &claim("b")).await;
     other.release(&release(&released)).await.unwrap();
 
-    let listed = store.records(&RecordFilter::default(), RecordPage { after: None, limit: 10 }).await.unwrap();
+    let listed =
+        store.records(&RecordFilter::default(), RecordPage { after: None, limit: 10 }).await.unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(store.flush(&FlushTarget::Finished(RecordFilter::default())).await.unwrap(), 1);
     store.sweep().await.unwrap();
 
     let name = DocumentName { kind: DocumentKind::Breaker, id: "bank/pay".into() };
     let write = DocumentWrite { replaces: None, body: Some("{}".into()), expires: None };
-    let DocumentWriteOutcome::Written(version) = store.write(&name, write).await.unwrap() else { panic!("it was not there") };
+    let DocumentWriteOutcome::Written(version) = store.write(&name, write).await.unwrap() else {
+        panic!("it was not there")
+    };
     assert_eq!(other.read(&name).await.unwrap().unwrap().version, version);
     assert_eq!(other.documents(DocumentKind::Breaker).await.unwrap().len(), 1);
     let entry = JournalEntry { at: store.now(), subject: "a".into(), body: "{}".into() };
     let keep = JournalLimits { most: 10, most_per_subject: None, age: Duration::from_secs(60) };
     store.append(Journal::History, std::slice::from_ref(&entry), keep).await.unwrap();
     let query = JournalQuery { subject: Some("a".into()), ..JournalQuery::newest(Journal::History, 9) };
-    let told: Vec<JournalEntry> = store.entries(&query).await.unwrap().into_iter().map(|(_, entry)| entry).collect();
+    let told: Vec<JournalEntry> =
+        store.entries(&query).await.unwrap().into_iter().map(|(_, entry)| entry).collect();
     assert_eq!(told, [entry]);
 }
 

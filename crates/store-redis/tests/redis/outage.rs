@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, ClaimIntent, LocalKnowledge, RenewVerdict, ClaimRole, SaveRequest, SaveVerdict, SettleDelay,
+    Claim, ClaimIntent, ClaimRole, ClaimVerdict, LocalKnowledge, RenewVerdict, SaveRequest, SaveVerdict,
+    SettleDelay,
 };
 use steadfast_core::id::Digest;
-use steadfast_store::{StoreEvent, Store, StoreErrorKind};
-use steadfast_store_redis::{WriteConfirmation, Options, RedisStore};
+use steadfast_store::{Store, StoreErrorKind, StoreEvent};
+use steadfast_store_redis::{Options, RedisStore, WriteConfirmation};
 use steadfast_testkit::redis::{RedisCluster, RedisSentinel, RedisServer};
 
 use crate::world::{
@@ -54,7 +55,11 @@ async fn sf_3_a_paused_server_is_reported_and_recovers() {
     tokio::time::pause();
     let error = store.save(&save(&record, "paid")).await.unwrap_err();
     tokio::time::resume();
-    assert_eq!((error.fault(), error.kind()), (StoreFault::Unanswered, StoreErrorKind::Unreachable), "{error}");
+    assert_eq!(
+        (error.fault(), error.kind()),
+        (StoreFault::Unanswered, StoreErrorKind::Unreachable),
+        "{error}"
+    );
     heard_lost(&mut news).await;
     server.resume();
     heard(&mut news, StoreEvent::Available).await;
@@ -207,7 +212,8 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
                         break;
                     }
                     let name = format!("{worker}/{number}");
-                    let Ok(ClaimVerdict::Acquired(record)) = store.claim(&claim(&name), &LocalKnowledge::default()).await
+                    let Ok(ClaimVerdict::Acquired(record)) =
+                        store.claim(&claim(&name), &LocalKnowledge::default()).await
                     else {
                         tokio::time::sleep(Duration::from_millis(10)).await;
                         continue;
@@ -284,8 +290,13 @@ async fn a_write_that_no_replica_confirms_has_an_unknown_outcome() {
         RedisStore::connect(Options { confirm, ..options.clone() }).await.unwrap()
     };
     let call = claim("a");
-    let error = confirmed(Duration::from_millis(1)).await.claim(&call, &LocalKnowledge::default()).await.unwrap_err();
-    assert_eq!((error.fault(), error.kind()), (StoreFault::Unanswered, StoreErrorKind::Unreachable), "{error}");
+    let error =
+        confirmed(Duration::from_millis(1)).await.claim(&call, &LocalKnowledge::default()).await.unwrap_err();
+    assert_eq!(
+        (error.fault(), error.kind()),
+        (StoreFault::Unanswered, StoreErrorKind::Unreachable),
+        "{error}"
+    );
     let replica = RedisServer::with(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
     let repeated = confirmed(PATIENCE).await.claim(&call, &LocalKnowledge::default()).await.unwrap();
     assert!(matches!(repeated, ClaimVerdict::Acquired(_)), "repeated under its own token");

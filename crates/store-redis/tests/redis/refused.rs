@@ -6,7 +6,7 @@ use std::time::Duration;
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::LocalKnowledge;
 use steadfast_store::{FlushTarget, Store, StoreError, StoreErrorKind};
-use steadfast_store_redis::{RedisLogin, Options, RedisStore, RedisTls};
+use steadfast_store_redis::{Options, RedisLogin, RedisStore, RedisTls};
 use steadfast_testkit::redis::RedisServer;
 
 use crate::world::{claim, options, run, take};
@@ -57,7 +57,8 @@ async fn a_server_that_is_not_there_is_unreachable_and_nothing_was_done() {
         let message = error.to_string();
         assert!(message.contains("check that it runs, the address"), "{url}: {message}");
         // A store that is opened nevertheless reports the error with every call.
-        let error = RedisStore::open(hasty()).claim(&claim("a"), &LocalKnowledge::default()).await.unwrap_err();
+        let error =
+            RedisStore::open(hasty()).claim(&claim("a"), &LocalKnowledge::default()).await.unwrap_err();
         assert_eq!(
             (error.fault(), error.kind()),
             (StoreFault::NotDone, StoreErrorKind::Unreachable),
@@ -162,11 +163,16 @@ async fn a_foreign_value_is_reported_and_only_a_flush_of_its_key_removes_it() {
     let record = run(&store, &claim("a"), "paid").await;
     let name = server.command(&["KEYS", "*:r:*"]);
     server.command(&["SET", &name, "somebody else's"]);
-    for error in
-        [store.claim(&claim("a"), &LocalKnowledge::default()).await.err(), store.record(record.key).await.err()]
-    {
+    for error in [
+        store.claim(&claim("a"), &LocalKnowledge::default()).await.err(),
+        store.record(record.key).await.err(),
+    ] {
         let error = error.unwrap();
-        assert_eq!((error.fault(), error.kind()), (StoreFault::NotDone, StoreErrorKind::Unreadable), "{error}");
+        assert_eq!(
+            (error.fault(), error.kind()),
+            (StoreFault::NotDone, StoreErrorKind::Unreadable),
+            "{error}"
+        );
     }
     let everything = FlushTarget::Finished(steadfast_store::RecordFilter::default());
     assert_eq!(store.flush(&everything).await.unwrap(), 0);

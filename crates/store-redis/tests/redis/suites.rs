@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_store::suite::{StoreFixture, LeaseModel, TimeModel};
+use steadfast_store::suite::{LeaseModel, StoreFixture, TimeModel};
 use steadfast_store_redis::RedisStore;
 use steadfast_testkit::redis::{RedisCluster, RedisServer};
 

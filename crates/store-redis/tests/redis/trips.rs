@@ -5,11 +5,11 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, SettleStatus, RunOutcome, ClaimIntent, LocalKnowledge, DeliveryReceipt, DedupeRecord, DedupeState, ClaimRole, SaveRequest, SaveVerdict,
-    SettleTime, SettleDelay, StartVerdict,
+    Claim, ClaimIntent, ClaimRole, ClaimVerdict, DedupeRecord, DedupeState, DeliveryReceipt, LocalKnowledge,
+    RunOutcome, SaveRequest, SaveVerdict, SettleDelay, SettleStatus, SettleTime, StartVerdict,
 };
-use steadfast_store::{RecordCodec, FlushTarget, RecordPage, RecordFilter, Store, StoreErrorKind};
-use steadfast_store_redis::{Options, KeyPrefix, RedisStore};
+use steadfast_store::{FlushTarget, RecordCodec, RecordFilter, RecordPage, Store, StoreErrorKind};
+use steadfast_store_redis::{KeyPrefix, Options, RedisStore};
 use steadfast_testkit::redis::RedisServer;
 
 use crate::world::{
@@ -205,7 +205,8 @@ async fn an_unknown_outcome_that_is_written_again_is_another_result() {
 
         // Its lease has expired: another process records when it will be settled.
         let before = published();
-        let ClaimVerdict::Unknown(told) = other.claim(&fresh(), &LocalKnowledge::default()).await.unwrap() else {
+        let ClaimVerdict::Unknown(told) = other.claim(&fresh(), &LocalKnowledge::default()).await.unwrap()
+        else {
             panic!("it is unknown")
         };
         assert_eq!(published(), before + 1, "who waits for it is told");
@@ -237,8 +238,12 @@ async fn an_unknown_outcome_that_is_written_again_is_another_result() {
 async fn settles(store: &RedisStore, receipt: &DeliveryReceipt) -> (SettleTime, Option<Timestamp>) {
     let found = store.record(receipt.key).await.unwrap().unwrap();
     assert_eq!(found.receipt(), *receipt);
-    let DedupeRecord { state: DedupeState::Unknown(found), delivered, .. } = found else { panic!("{found:?}") };
-    let RunOutcome::Unknown(said) = unknown(SettleDelay::Settled) else { panic!("it says that it is unknown") };
+    let DedupeRecord { state: DedupeState::Unknown(found), delivered, .. } = found else {
+        panic!("{found:?}")
+    };
+    let RunOutcome::Unknown(said) = unknown(SettleDelay::Settled) else {
+        panic!("it says that it is unknown")
+    };
     assert_eq!((found.observed, found.output), (said.observed, said.output));
     (found.settles, delivered)
 }
@@ -258,7 +263,8 @@ fn long_after(store: &RedisStore) -> Timestamp {
 #[tokio::test]
 async fn two_prefixes_on_one_server_know_nothing_of_each_other() {
     let server = RedisServer::start();
-    let prefixed = |prefix: &str| Options { prefix: KeyPrefix::new(prefix).unwrap(), ..options(&server.url()) };
+    let prefixed =
+        |prefix: &str| Options { prefix: KeyPrefix::new(prefix).unwrap(), ..options(&server.url()) };
     let (one, other) = (
         RedisStore::connect(prefixed("one:")).await.unwrap(),
         RedisStore::connect(prefixed("other:")).await.unwrap(),
@@ -287,7 +293,8 @@ async fn with_a_secret_no_output_is_unencrypted_on_the_server() {
     let blind = RedisStore::connect(Options { codec: RecordCodec::default(), ..options }).await.unwrap();
     let error = blind.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap_err();
     assert_eq!((error.fault(), error.kind()), (StoreFault::NotDone, StoreErrorKind::Unreadable));
-    let listed = blind.records(&RecordFilter::default(), RecordPage { after: None, limit: 10 }).await.unwrap();
+    let listed =
+        blind.records(&RecordFilter::default(), RecordPage { after: None, limit: 10 }).await.unwrap();
     assert_eq!(listed, [], "a list does not fail for one that cannot be read");
 }
 

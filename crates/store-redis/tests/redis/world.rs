@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    RecordAddress, Claim, ClaimVerdict, RunOutcome, CallFailure, ClaimIntent, LocalKnowledge, UnknownOutcomeReason, ClaimOwner, ProcessIdentity, DedupeRecord, ReleaseRequest,
-    ClaimRole, DedupeRules, RunId, SaveRequest, SaveVerdict, SettleDelay, UnknownOutcomeReport,
+    CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules,
+    LocalKnowledge, ProcessIdentity, RecordAddress, ReleaseRequest, RunId, RunOutcome, SaveRequest,
+    SaveVerdict, SettleDelay, UnknownOutcomeReason, UnknownOutcomeReport,
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use steadfast_core::key::{RecordKey, run_key};
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_core::policy::{DedupePolicy, RecordLifetimes, PolicyProfile, ToolClass};
-use steadfast_store::{StoreEvent, Store, StoreError};
-use steadfast_store_redis::{Options, KeyPrefix, RedisStore};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{DedupePolicy, PolicyProfile, RecordLifetimes, ToolClass};
+use steadfast_store::{Store, StoreError, StoreEvent};
+use steadfast_store_redis::{KeyPrefix, Options, RedisStore};
 use tokio::sync::broadcast;
 
 /// A guard against hanging tests, not a measured limit. Used for events that must come, and as the timeout of a
@@ -56,7 +57,11 @@ fn at(address: RecordAddress) -> Claim {
         address,
         intent: ClaimIntent::Take { started: true },
         role: ClaimRole::Fresh,
-        owner: ClaimOwner { process: ProcessIdentity { boot: "here".into(), pid: 1, started: 1 }, call, claim: 1 },
+        owner: ClaimOwner {
+            process: ProcessIdentity { boot: "here".into(), pid: 1, started: 1 },
+            call,
+            claim: 1,
+        },
         digest: Digest::of(b"arguments"),
         retry_safe: false,
         best_effort: false,
@@ -89,7 +94,12 @@ pub(crate) fn done(text: &str) -> RunOutcome {
 pub(crate) fn unknown(settles: SettleDelay) -> RunOutcome {
     let output = Some(ToolOutput { content: RawJson::string("perhaps"), metadata: None });
     let words = Some("how it was said".into());
-    RunOutcome::Unknown(UnknownOutcomeReport { settles, observed: UnknownOutcomeReason::ErrorAnswer, details: words, output })
+    RunOutcome::Unknown(UnknownOutcomeReport {
+        settles,
+        observed: UnknownOutcomeReason::ErrorAnswer,
+        details: words,
+        output,
+    })
 }
 
 /// A permanent failure, which is a result.

@@ -9,14 +9,16 @@ use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    RecordAddress, Claim, ClaimVerdict, RunOutcome, ClaimIntent, LocalKnowledge, LeaseOwnerState, UnknownOutcomeReason, ProcessIdentity, DeliveryReceipt, DedupeRecord,
-    MemoryRecords, ReleaseRequest, Resolution, ResolutionRequest, ResolveVerdict, DedupeRules, SaveRequest, SettleDelay, UnknownOutcomeReport,
+    Claim, ClaimIntent, ClaimVerdict, DedupeRecord, DedupeRules, DeliveryReceipt, LeaseOwnerState,
+    LocalKnowledge, MemoryRecords, ProcessIdentity, RecordAddress, ReleaseRequest, Resolution,
+    ResolutionRequest, ResolveVerdict, RunOutcome, SaveRequest, SettleDelay, UnknownOutcomeReason,
+    UnknownOutcomeReport,
 };
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::{PolicyProfile, ToolClass};
 use steadfast_store::{
-    DocumentKind, DocumentName, DocumentWrite, FlushTarget, ManualClock, RecordPage, RecordFilter, ProcessMonitor, Store, DocumentWriteOutcome,
-    record_loss,
+    DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, ManualClock,
+    ProcessMonitor, RecordFilter, RecordPage, Store, record_loss,
 };
 
 use super::processes::{assert_sound, heard, part, say, spawn};
@@ -127,7 +129,8 @@ fn script() -> Vec<Vec<ScriptOperation>> {
 
     let record = held(&model, "explicit");
     group(&mut model, vec![ScriptOperation::Start(record)]);
-    let saves = ["explicit", "run 1", "id"].map(|name| ScriptOperation::Save(save(&held(&model, name), "paid")));
+    let saves =
+        ["explicit", "run 1", "id"].map(|name| ScriptOperation::Save(save(&held(&model, name), "paid")));
     let released = held(&model, "released");
     let release = ReleaseRequest { key: released.key, index: released.index, owner: released.owner };
     group(&mut model, [&saves[..], &[ScriptOperation::Release(release)]].concat());
@@ -141,7 +144,8 @@ fn script() -> Vec<Vec<ScriptOperation>> {
     // delivered.
     let cut = save(&held(&model, "run 2"), "");
     let unknown = |settles| {
-        let unknown = UnknownOutcomeReport { settles, ..UnknownOutcomeReport::settled(UnknownOutcomeReason::NoAnswer) };
+        let unknown =
+            UnknownOutcomeReport { settles, ..UnknownOutcomeReport::settled(UnknownOutcomeReason::NoAnswer) };
         ScriptOperation::Save(SaveRequest { ending: RunOutcome::Unknown(unknown), ..cut.clone() })
     };
     group(&mut model, vec![unknown(SettleDelay::WhenOwnerReports), ScriptOperation::Flush(key("run 3"))]);
@@ -173,13 +177,16 @@ fn open(path: &std::path::Path) -> SqliteStore {
 async fn perform(store: &SqliteStore, deed: ScriptOperation) {
     let rules = DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating));
     match deed {
-        ScriptOperation::Claim(claim) => drop(mine(store.claim(&claim, &LocalKnowledge::default()).await.unwrap())),
+        ScriptOperation::Claim(claim) => {
+            drop(mine(store.claim(&claim, &LocalKnowledge::default()).await.unwrap()))
+        }
         ScriptOperation::Start(record) => drop(store.start(record.key, &record.owner).await.unwrap()),
         ScriptOperation::Save(save) => drop(store.save(&save).await.unwrap()),
         ScriptOperation::Release(release) => store.release(&release).await.unwrap(),
         ScriptOperation::Delivered(receipt) => store.delivered(&receipt, NOW).await.unwrap(),
         ScriptOperation::Resolve(key) => {
-            let verdict = store.resolve(&ResolutionRequest::by_operator(key, Resolution::Ran), &rules).await.unwrap();
+            let verdict =
+                store.resolve(&ResolutionRequest::by_operator(key, Resolution::Ran), &rules).await.unwrap();
             assert_eq!(verdict, ResolveVerdict::Resolved);
         }
         ScriptOperation::Flush(key) => assert_eq!(store.flush(&FlushTarget::Key(key)).await.unwrap(), 1),

@@ -11,11 +11,11 @@ use std::{env, fs};
 use rusqlite::Connection;
 use steadfast_core::Timestamp;
 use steadfast_core::call::StoreFault;
-use steadfast_core::dedupe::{ClaimVerdict, LocalKnowledge, DedupeState, RenewVerdict};
+use steadfast_core::dedupe::{ClaimVerdict, DedupeState, LocalKnowledge, RenewVerdict};
 use steadfast_core::policy::DedupePolicy;
 use steadfast_store::{
-    RecordCodec, DocumentKind, DocumentName, Journal, ManualClock, StoreEvent, JournalQuery, RecordFilter, Store, StoreErrorKind,
-    accept_loss,
+    DocumentKind, DocumentName, Journal, JournalQuery, ManualClock, RecordCodec, RecordFilter, Store,
+    StoreErrorKind, StoreEvent, accept_loss,
 };
 
 use super::processes::{heard, part, program_at, say};
@@ -155,7 +155,10 @@ async fn a_foreign_or_damaged_file_is_refused_and_set_aside_only_where_that_is_a
         let before = unusable(kind, &folder.state());
 
         let error = SqliteStore::open(patient(folder.state())).unwrap_err();
-        assert!(matches!(error, SqliteOpenError::Foreign { .. } | SqliteOpenError::Damaged { .. }), "{kind}: {error:?}");
+        assert!(
+            matches!(error, SqliteOpenError::Foreign { .. } | SqliteOpenError::Damaged { .. }),
+            "{kind}: {error:?}"
+        );
         assert!(error.to_string().contains("move it away"), "{kind}: {error}");
         assert_eq!(fs::read(folder.state()).unwrap(), before, "{kind}: it was not touched");
 
@@ -267,7 +270,9 @@ async fn a_full_disk_is_reported_and_recovers() {
     let mut news = store.events();
     let first = take(&store, "a").await;
     let pages = |pages: i64| {
-        move |tx: &mut crate::transaction::WriteTransaction<'_>| Ok(tx.sql.pragma_update(None, "max_page_count", pages)?)
+        move |tx: &mut crate::transaction::WriteTransaction<'_>| {
+            Ok(tx.sql.pragma_update(None, "max_page_count", pages)?)
+        }
     };
     store.operate(pages(1)).await.unwrap();
     let large = save(&first, &noise(200_000));
@@ -276,7 +281,10 @@ async fn a_full_disk_is_reported_and_recovers() {
     assert!(error.to_string().contains("make room"), "{error}");
     assert_eq!(store.record(first.key).await.unwrap().unwrap(), first, "nothing of it is there");
     // A successful read says nothing about the disk.
-    assert!(matches!(store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap(), ClaimVerdict::Follow(_)));
+    assert!(matches!(
+        store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap(),
+        ClaimVerdict::Follow(_)
+    ));
     assert!(matches!(news.try_recv(), Ok(StoreEvent::Unavailable(why)) if why.contains("ENOSPC")));
     assert!(news.try_recv().is_err(), "it is not back");
 
@@ -335,7 +343,10 @@ async fn records_are_encrypted_where_a_secret_is_given_and_unreadable_with_anoth
     assert_eq!(error.kind(), StoreErrorKind::Unreadable);
     assert!(error.to_string().contains("another secret"), "{error}");
     assert!(
-        store.records(&RecordFilter::default(), steadfast_store::RecordPage { after: None, limit: 9 }).await.is_err()
+        store
+            .records(&RecordFilter::default(), steadfast_store::RecordPage { after: None, limit: 9 })
+            .await
+            .is_err()
     );
     // The readable records are returned, also if unreadable ones are between them. The first page is full.
     let page = |after| steadfast_store::RecordPage { after, limit: 2 };

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{RecordAddress, Claim, ClaimVerdict, Commit, LocalKnowledge, LossCause, StoreMarker, RecordLoss};
+use steadfast_core::dedupe::{
+    Claim, ClaimVerdict, Commit, LocalKnowledge, LossCause, RecordAddress, RecordLoss, StoreMarker,
+};
 use steadfast_store::{ManualClock, Store, accept_loss, record_loss};
 
 use super::world::{SqliteTestFolder, claim, is_replay, key, mine, patient, run, take};
 use crate::commit_note::{BootId, CommitNoteContent};
-use crate::{FileDamagePolicy, CommitLossPolicy, SqliteOptions, SqliteStore};
+use crate::{CommitLossPolicy, FileDamagePolicy, SqliteOptions, SqliteStore};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
@@ -79,7 +81,8 @@ async fn is_told_and_refused(store: &SqliteStore, what: &str) -> RecordLoss {
     static CALL: AtomicU32 = AtomicU32::new(0);
     let call = CALL.fetch_add(1, Ordering::Relaxed);
     mine(verdict(store, &Claim { retry_safe: true, ..claim(&format!("safe {call}")) }).await);
-    let address = RecordAddress::Keyless { run: key(&format!("run {call}")), index: key(&format!("index {call}")) };
+    let address =
+        RecordAddress::Keyless { run: key(&format!("run {call}")), index: key(&format!("index {call}")) };
     mine(verdict(store, &Claim { address, ..claim("keyless") }).await);
     is_refused(store, what).await
 }
@@ -245,7 +248,11 @@ async fn a_log_that_is_gone_after_a_power_cut_is_noticed_although_the_note_is_be
         drop(open(&bare));
         Commit { number: 0, ..noted(&folder).last }
     };
-    options(&folder).place().note().replace(&CommitNoteContent { last: surviving, ..noted(&folder) }).unwrap();
+    options(&folder)
+        .place()
+        .note()
+        .replace(&CommitNoteContent { last: surviving, ..noted(&folder) })
+        .unwrap();
     fs::remove_file(file(&folder, "-wal")).unwrap();
     let store = open_after_boot(&folder);
     let loss = is_told_and_refused(&store, "power cut").await;
@@ -299,8 +306,14 @@ async fn a_loss_is_reported_once_despite_a_crash_while_it_is_recorded() {
     drop(store);
     // Both were written, but the number was not raised.
     let last = Commit { number: 0, ..noted(&folder).last };
-    note.replace(&CommitNoteContent { last, in_file: 0, exact: true, boot: note.boot(), loss: Some(loss.clone()) })
-        .unwrap();
+    note.replace(&CommitNoteContent {
+        last,
+        in_file: 0,
+        exact: true,
+        boot: note.boot(),
+        loss: Some(loss.clone()),
+    })
+    .unwrap();
     let store = open(&folder);
     assert_eq!(store.detected_loss(), None);
     assert_eq!(is_told_and_refused(&store, "nearly").await, loss);
@@ -358,8 +371,10 @@ async fn a_loss_refuses_until_everything_that_was_lost_would_have_expired() {
 async fn the_report_only_policy_refuses_no_calls() {
     let folder = left_behind(false).await;
     fs::remove_file(file(&folder, "")).unwrap();
-    let anew =
-        || SqliteStore::open(SqliteOptions { on_loss: CommitLossPolicy::ReportOnly, ..options(&folder) }).unwrap();
+    let anew = || {
+        SqliteStore::open(SqliteOptions { on_loss: CommitLossPolicy::ReportOnly, ..options(&folder) })
+            .unwrap()
+    };
     let store = anew();
     assert_eq!(store.detected_loss().map(|loss| loss.cause), Some(LossCause::Missing), "it is told once");
     take(&store, "a").await;

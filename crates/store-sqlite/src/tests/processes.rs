@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use steadfast_core::dedupe::{ClaimVerdict, LocalKnowledge, DedupeState};
+use steadfast_core::dedupe::{ClaimVerdict, DedupeState, LocalKnowledge};
 use steadfast_store::Store;
 
 use super::world::{SqliteTestFolder, begin, claim, is_replay, key, patient, save, take};

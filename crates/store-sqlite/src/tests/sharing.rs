@@ -8,13 +8,15 @@ use std::time::Duration;
 use rusqlite::Connection;
 use steadfast_core::Timestamp;
 use steadfast_core::call::StoreFault;
-use steadfast_core::dedupe::{Claim, ClaimVerdict, ClaimIntent, LocalKnowledge, ReleaseRequest};
+use steadfast_core::dedupe::{Claim, ClaimIntent, ClaimVerdict, LocalKnowledge, ReleaseRequest};
 use steadfast_store::{
-    DocumentKind, DocumentName, DocumentWrite, ManualClock, StoreEvent, Store, StoreError, StoreErrorKind,
+    DocumentKind, DocumentName, DocumentWrite, ManualClock, Store, StoreError, StoreErrorKind, StoreEvent,
 };
 
 use super::steps::HangingDisk;
-use super::world::{SqliteTestFolder, PATIENCE, begin, claim, is_replay, key, mine, patient, run, save, take};
+use super::world::{
+    PATIENCE, SqliteTestFolder, begin, claim, is_replay, key, mine, patient, run, save, take,
+};
 use crate::transaction::{SWEEP, WriteTransaction};
 use crate::view::FileView;
 use crate::{SqliteOptions, SqliteStore};
@@ -63,7 +65,10 @@ async fn operations_without_writes_do_not_wait_and_do_not_change_the_wal() {
     let before = (log(), store.shared.steps.commits());
     let hog = WriteLockHolder::new(&folder);
     assert!(is_replay(&store.claim(&claim("done"), &LocalKnowledge::default()).await.unwrap()));
-    assert_eq!(store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap(), ClaimVerdict::Follow(held.key));
+    assert_eq!(
+        store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap(),
+        ClaimVerdict::Follow(held.key)
+    );
     let look = Claim { intent: ClaimIntent::Look, ..claim("nothing") };
     assert_eq!(store.claim(&look, &LocalKnowledge::default()).await.unwrap(), ClaimVerdict::Nothing);
     assert!(store.record(key("done")).await.unwrap().is_some());
@@ -109,7 +114,11 @@ async fn an_operation_does_not_wait_for_ever_for_its_disk() {
     // Time passes only while all tasks wait.
     tokio::time::pause();
     let error = store.save(&save(&held, "paid")).await.unwrap_err();
-    assert_eq!((error.kind(), error.fault()), (StoreErrorKind::Unreachable, StoreFault::Unanswered), "{error}");
+    assert_eq!(
+        (error.kind(), error.fault()),
+        (StoreErrorKind::Unreachable, StoreFault::Unanswered),
+        "{error}"
+    );
     assert!(error.to_string().contains("disk"), "{error}");
     tokio::time::resume();
     assert!(matches!(news.recv().await.unwrap(), StoreEvent::Unavailable(_)));
@@ -249,8 +258,9 @@ async fn only_writes_that_may_be_lost_are_not_synced() {
     const FULL: i64 = 2;
     let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let level =
-        |tx: &mut WriteTransaction<'_>| Ok(tx.sql.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0))?);
+    let level = |tx: &mut WriteTransaction<'_>| {
+        Ok(tx.sql.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0))?)
+    };
     for _ in 0..2 {
         assert_eq!(store.operate(level).await.unwrap(), FULL);
         assert_eq!(store.operate_later(level).await.unwrap(), NORMAL);
@@ -289,7 +299,10 @@ async fn no_caller_waits_for_a_dead_thread() {
     let held = take(&store, "held").await;
     let unanswered = store.operate(|_| -> Result<(), _> { panic!("as a test") }).await.unwrap_err();
     assert_eq!((unanswered.kind(), unanswered.fault()), (StoreErrorKind::Closed, StoreFault::Unanswered));
-    assert_eq!(store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap_err().kind(), StoreErrorKind::Closed);
+    assert_eq!(
+        store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap_err().kind(),
+        StoreErrorKind::Closed
+    );
 
     assert!(store.look_up(|_| -> Result<(), _> { panic!("as a test") }).await.is_err());
     // The other reader may still respond while the first one ends.

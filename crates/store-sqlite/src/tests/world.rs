@@ -9,11 +9,12 @@ use std::{env, fs, process};
 
 use rusqlite::Connection;
 use steadfast_core::dedupe::{
-    RecordAddress, Claim, ClaimVerdict, RunOutcome, ClaimIntent, LocalKnowledge, ClaimOwner, DedupeRecord, ClaimRole, DedupeRules, RunId, SaveRequest,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, LocalKnowledge,
+    RecordAddress, RunId, RunOutcome, SaveRequest,
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, SessionKey, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{DedupePolicy, PolicyProfile, ToolClass};
 use steadfast_store::{Store, this_process};
 

@@ -52,7 +52,10 @@ impl DocumentMap {
         if write.body.is_some() && current.is_none() && shelf.documents.len() >= MOST {
             shelf.sweep(now);
             if shelf.documents.len() >= MOST {
-                return Err(StoreError::not_done(StoreErrorKind::Full, "the memory store is full of documents"));
+                return Err(StoreError::not_done(
+                    StoreErrorKind::Full,
+                    "the memory store is full of documents",
+                ));
             }
         }
         shelf.versions += 1;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_core::dedupe::{Lease, LeaseOwnerState, DedupeRecord, DedupeState};
+use steadfast_core::dedupe::{DedupeRecord, DedupeState, Lease, LeaseOwnerState};
 use steadfast_core::key::RecordKey;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
@@ -67,7 +67,11 @@ impl MemoryStore {
             let notify = Arc::clone(&waiting.notify);
             // From here on, it receives every change, polled or not.
             let changed = Arc::clone(&notify).notified_owned();
-            FollowerCheck::Held { follower: MemoryFollower { store: self, key, notify }, changed, look_again: look_again.0 }
+            FollowerCheck::Held {
+                follower: MemoryFollower { store: self, key, notify },
+                changed,
+                look_again: look_again.0,
+            }
         })
     }
 

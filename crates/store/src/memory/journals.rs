@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 
-use crate::journal::{JournalEntry, Journal, JournalLimits, JournalPosition, JournalQuery};
+use crate::journal::{Journal, JournalEntry, JournalLimits, JournalPosition, JournalQuery};
 
 /// The most entries of one journal, whatever its limits are, because they cost memory here.
 const MOST: u64 = 25_000;
@@ -29,7 +29,13 @@ struct JournalBuffer {
 }
 
 impl JournalSet {
-    pub(super) fn append(&self, journal: Journal, entries: &[JournalEntry], keep: JournalLimits, now: Timestamp) {
+    pub(super) fn append(
+        &self,
+        journal: Journal,
+        entries: &[JournalEntry],
+        keep: JournalLimits,
+        now: Timestamp,
+    ) {
         let mut log = self.log(journal).lock();
         log.keep = Some(keep);
         for entry in entries {

@@ -9,11 +9,11 @@
 
 mod documents;
 mod eviction;
+mod followers;
 mod journals;
 mod shards;
 #[cfg(test)]
 mod tests;
-mod followers;
 
 use std::collections::BinaryHeap;
 use std::future::{Future, ready};
@@ -22,8 +22,9 @@ use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    RecordAbsence, Claim, ClaimVerdict, FoundRecords, LocalKnowledge, LeaseOwnerState, ClaimOwner, ProcessIdentity, DeliveryReceipt, DedupeRecord, ReleaseRequest,
-    RenewVerdict, ResolutionRequest, ResolveVerdict, ClaimRole, DedupeRules, SaveRequest, SaveVerdict, StartVerdict, RecordWrite,
+    Claim, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, DeliveryReceipt, FoundRecords,
+    LeaseOwnerState, LocalKnowledge, ProcessIdentity, RecordAbsence, RecordWrite, ReleaseRequest,
+    RenewVerdict, ResolutionRequest, ResolveVerdict, SaveRequest, SaveVerdict, StartVerdict,
     decide_abandoned, decide_claim, decide_delivered, decide_release, decide_renew, decide_resolve,
     decide_save, decide_start,
 };
@@ -33,14 +34,14 @@ use tokio::sync::broadcast;
 
 use self::documents::DocumentMap;
 use self::journals::JournalSet;
-use self::shards::{ShardWriteOutcome, RecordShards};
-use crate::clock::{TimeSource, SystemClock};
+use self::shards::{RecordShards, ShardWriteOutcome};
+use crate::clock::{SystemClock, TimeSource};
 use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::journal::{JournalEntry, Journal, JournalLimits, JournalPosition, JournalQuery};
 use crate::event::StoreEvent;
+use crate::journal::{Journal, JournalEntry, JournalLimits, JournalPosition, JournalQuery};
 use crate::process::{LocalProcessMonitor, ProcessMonitor, this_process};
-use crate::selection::{FlushTarget, RecordPage, RecordFilter, SweepResult};
+use crate::selection::{FlushTarget, RecordFilter, RecordPage, SweepResult};
 use crate::{Store, StoreFuture};
 
 /// Options of a memory store.
@@ -222,7 +223,11 @@ impl Store for MemoryStore {
         }))
     }
 
-    fn renew<'a>(&'a self, claimed: &'a DedupeRecord, keep: &'a RecordLifetimes) -> StoreFuture<'a, RenewVerdict> {
+    fn renew<'a>(
+        &'a self,
+        claimed: &'a DedupeRecord,
+        keep: &'a RecordLifetimes,
+    ) -> StoreFuture<'a, RenewVerdict> {
         let now = self.clock.now();
         done(self.change(claimed.key, |found| {
             let decided = decide_renew(claimed, keep, found, RecordAbsence::Removed, now);
@@ -236,7 +241,8 @@ impl Store for MemoryStore {
         if self.shards.is_heavy() {
             self.shards.make_room(now);
         }
-        let full = || StoreError::not_done(StoreErrorKind::Full, "the memory store is full of calls in flight");
+        let full =
+            || StoreError::not_done(StoreErrorKind::Full, "the memory store is full of calls in flight");
         Box::pin(ready(verdict.ok_or_else(full)))
     }
 
@@ -255,7 +261,11 @@ impl Store for MemoryStore {
         done(())
     }
 
-    fn resolve<'a>(&'a self, resolve: &'a ResolutionRequest, rules: &'a DedupeRules) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(
+        &'a self,
+        resolve: &'a ResolutionRequest,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
         let now = self.clock.now();
         done(self.change(resolve.key, |found| {
             let found = found.map(|record| (record, self.sight(&record.owner)));
@@ -264,7 +274,11 @@ impl Store for MemoryStore {
         }))
     }
 
-    fn mark_abandoned<'a>(&'a self, key: RecordKey, rules: &'a DedupeRules) -> StoreFuture<'a, Option<DedupeRecord>> {
+    fn mark_abandoned<'a>(
+        &'a self,
+        key: RecordKey,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, Option<DedupeRecord>> {
         let now = self.clock.now();
         let marked = self.change(key, |found| {
             let decided =
@@ -283,7 +297,11 @@ impl Store for MemoryStore {
         done(self.shards.look(key, |record| (!record.is_expired(now)).then(|| record.clone())))
     }
 
-    fn records<'a>(&'a self, selection: &'a RecordFilter, page: RecordPage) -> StoreFuture<'a, Vec<DedupeRecord>> {
+    fn records<'a>(
+        &'a self,
+        selection: &'a RecordFilter,
+        page: RecordPage,
+    ) -> StoreFuture<'a, Vec<DedupeRecord>> {
         let now = self.clock.now();
         let keys = self.page(selection, page, now);
         let holds = |record: &DedupeRecord| selection.matches(record) && !record.is_expired(now);
@@ -309,7 +327,11 @@ impl Store for MemoryStore {
         done(self.documents.read(name, self.clock.now()))
     }
 
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, DocumentWriteOutcome> {
+    fn write<'a>(
+        &'a self,
+        name: &'a DocumentName,
+        write: DocumentWrite,
+    ) -> StoreFuture<'a, DocumentWriteOutcome> {
         Box::pin(ready(self.documents.write(name, write, self.clock.now())))
     }
 
@@ -317,12 +339,20 @@ impl Store for MemoryStore {
         done(self.documents.of(kind, self.clock.now()))
     }
 
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [JournalEntry], keep: JournalLimits) -> StoreFuture<'a, ()> {
+    fn append<'a>(
+        &'a self,
+        journal: Journal,
+        entries: &'a [JournalEntry],
+        keep: JournalLimits,
+    ) -> StoreFuture<'a, ()> {
         self.journals.append(journal, entries, keep, self.clock.now());
         done(())
     }
 
-    fn entries<'a>(&'a self, query: &'a JournalQuery) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
+    fn entries<'a>(
+        &'a self,
+        query: &'a JournalQuery,
+    ) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
         done(self.journals.read(query))
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{IndexUpdate, RecordOrigin, DedupeRecord, DedupeState, RecordWrite};
+use steadfast_core::dedupe::{DedupeRecord, DedupeState, IndexUpdate, RecordOrigin, RecordWrite};
 use steadfast_core::key::RecordKey;
 use tokio::sync::Notify;
 

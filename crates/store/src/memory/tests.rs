@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::{
-    RecordAddress, RunOutcome, ClaimIntent, UnknownOutcomeReason, DedupeState, DedupeRules, RunId, SettleDelay, UnknownOutcomeReport,
+    ClaimIntent, DedupeRules, DedupeState, RecordAddress, RunId, RunOutcome, SettleDelay,
+    UnknownOutcomeReason, UnknownOutcomeReport,
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use steadfast_core::key::run_key;
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{DedupePolicy, PolicyProfile, ToolClass};
 
 use super::*;
@@ -105,9 +106,11 @@ fn holds(store: &MemoryStore, key: RecordKey) -> bool {
 #[test]
 fn the_least_useful_records_are_evicted_first() {
     let (store, clock) = store(20);
-    let of_keys: Vec<RecordKey> = (0..10).map(|n| answered(&store, &explicit(&n.to_string()), "paid")).collect();
+    let of_keys: Vec<RecordKey> =
+        (0..10).map(|n| answered(&store, &explicit(&n.to_string()), "paid")).collect();
     clock.advance(SECOND);
-    let of_runs: Vec<RecordKey> = (0..10).map(|n| answered(&store, &keyless(&n.to_string()), "paid")).collect();
+    let of_runs: Vec<RecordKey> =
+        (0..10).map(|n| answered(&store, &keyless(&n.to_string()), "paid")).collect();
     for number in 0..10 {
         take(&store, &explicit(&format!("new {number}")));
     }
@@ -129,7 +132,10 @@ fn among_equals_the_oldest_is_evicted_first() {
         assert!(!holds(&store, *oldest), "the {number}th");
         assert!(keys[number + 1..].iter().all(|newer| holds(&store, *newer)), "the {number}th");
     }
-    assert_eq!(now(store.claim(&explicit("one too many"), &LocalKnowledge::default())).unwrap(), ClaimVerdict::Full);
+    assert_eq!(
+        now(store.claim(&explicit("one too many"), &LocalKnowledge::default())).unwrap(),
+        ClaimVerdict::Full
+    );
 }
 
 #[test]
@@ -216,12 +222,14 @@ impl Wake for CountingWaker {
 #[test]
 fn a_follower_in_this_process_is_woken_by_the_end_and_by_nothing_else() {
     let (store, _) = store(10);
-    let save = |record: &DedupeRecord| drop(now(store.save(&saving(Arc::new(record.clone()), "paid"))).unwrap());
+    let save =
+        |record: &DedupeRecord| drop(now(store.save(&saving(Arc::new(record.clone()), "paid"))).unwrap());
     let release = |record: &DedupeRecord| {
         let release = ReleaseRequest { key: record.key, index: record.index, owner: record.owner.clone() };
         now(store.release(&release)).unwrap();
     };
-    let flush = |record: &DedupeRecord| assert_eq!(now(store.flush(&FlushTarget::Key(record.key))).unwrap(), 1);
+    let flush =
+        |record: &DedupeRecord| assert_eq!(now(store.flush(&FlushTarget::Key(record.key))).unwrap(), 1);
     let ends: [&dyn Fn(&DedupeRecord); 3] = [&save, &release, &flush];
     for (number, end) in ends.into_iter().enumerate() {
         let record = take(&store, &explicit(&number.to_string()));
@@ -337,7 +345,8 @@ fn act(store: &MemoryStore, clock: &ManualClock, thread: u64, step: u64) {
             }
         }
         ClaimVerdict::Acquired(record) if step % 5 == 3 => {
-            let release = ReleaseRequest { key: record.key, index: record.index, owner: record.owner.clone() };
+            let release =
+                ReleaseRequest { key: record.key, index: record.index, owner: record.owner.clone() };
             now(store.release(&release)).unwrap();
         }
         ClaimVerdict::Follow(key) if step.is_multiple_of(4) => {

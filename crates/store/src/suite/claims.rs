@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, SettleStatus, ClaimIntent, LocalKnowledge, LeaseOwnerState, UnknownOutcomeReason, DedupeRecord, DedupeState, ReplayedResult, ClaimRole, DedupeRules,
-    SettleTime, SettleDelay, StartVerdict, UnknownOutcome,
+    Claim, ClaimIntent, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, DedupeState, LeaseOwnerState,
+    LocalKnowledge, ReplayedResult, SettleDelay, SettleStatus, SettleTime, StartVerdict, UnknownOutcome,
+    UnknownOutcomeReason,
 };
-use steadfast_core::policy::{UnknownOutcomePolicy, FailureReplayPolicy};
+use steadfast_core::policy::{FailureReplayPolicy, UnknownOutcomePolicy};
 
 use super::world::{
-    COLUMNS, SuiteColumn, FailurePermanence, LONG, SuiteWorld, done, failed, failure, output, rules, save, tool, unknown,
-    unknown_for_good,
+    COLUMNS, FailurePermanence, LONG, SuiteColumn, SuiteWorld, done, failed, failure, output, rules, save,
+    tool, unknown, unknown_for_good,
 };
 
 pub(super) async fn a_claim_that_finds_nothing_is_mine(world: SuiteWorld) {
@@ -58,7 +59,8 @@ pub(super) async fn a_claim_in_flight_is_followed(world: SuiteWorld) {
 pub(super) async fn a_lapsed_claim_that_was_not_started_is_mine(world: SuiteWorld) {
     for column in COLUMNS {
         let claim = world.leader(column, "idle");
-        let first = world.take_and_lapse(Claim { intent: ClaimIntent::Take { started: false }, ..claim }).await;
+        let first =
+            world.take_and_lapse(Claim { intent: ClaimIntent::Take { started: false }, ..claim }).await;
         let second = world.duplicate(column, "idle", &first);
         let taken = world.take(&second).await;
         assert_eq!((&taken.owner, taken.version), (&second.owner, 2), "{column:?}");
@@ -167,7 +169,8 @@ pub(super) async fn a_double_dispatch_is_one_call(world: SuiteWorld) {
     let overlapped = |owner| LocalKnowledge { overlapped: vec![owner], ..LocalKnowledge::default() };
     let overlap = overlapped(record.owner.clone());
     // A result that could not be saved at once was returned before.
-    let unsaved = LocalKnowledge { answered_unsaved: vec![record.owner.clone()], ..LocalKnowledge::default() };
+    let unsaved =
+        LocalKnowledge { answered_unsaved: vec![record.owner.clone()], ..LocalKnowledge::default() };
     let not_twice = |claim: Claim| Claim { rules: rules(), ..twice(claim) };
     let old = |age: Duration| Claim { age, ..twice(world.keyless("equal")) };
     for (what, known, claim, expected) in [
@@ -246,13 +249,22 @@ pub(super) async fn an_unknown_outcome_is_reported(world: SuiteWorld) {
         let (record, receipt) = world.run(&world.leader(column, "unknown"), unknown_for_good()).await;
         let second = world.duplicate(column, "unknown", &record);
         let told = world.told(&second).await;
-        assert_eq!((told.end, told.observed), (SettleStatus::Settled, UnknownOutcomeReason::ErrorAnswer), "{column:?}");
+        assert_eq!(
+            (told.end, told.observed),
+            (SettleStatus::Settled, UnknownOutcomeReason::ErrorAnswer),
+            "{column:?}"
+        );
         assert_eq!((told.output, told.receipt), (Some(output("what it said")), receipt.clone()));
-        let at_once = Claim { rules: DedupeRules { after_telling: Duration::ZERO, ..rules() }, ..second.clone() };
+        let at_once =
+            Claim { rules: DedupeRules { after_telling: Duration::ZERO, ..rules() }, ..second.clone() };
         assert_eq!(world.verdict(&at_once).await, "tell final", "nobody was told: {column:?}");
         world.delivered(&receipt, world.now()).await.unwrap();
         assert_eq!(world.verdict(&second).await, "tell final", "told a moment ago: {column:?}");
-        let hold = DedupeRules { after_unknown: UnknownOutcomePolicy::Hold, after_telling: Duration::ZERO, ..rules() };
+        let hold = DedupeRules {
+            after_unknown: UnknownOutcomePolicy::Hold,
+            after_telling: Duration::ZERO,
+            ..rules()
+        };
         let held = Claim { rules: hold, ..second.clone() };
         assert_eq!(world.verdict(&held).await, "tell final", "{column:?}");
         assert_eq!(world.told(&held).await.runs_in, None, "not by itself: {column:?}");
@@ -261,7 +273,9 @@ pub(super) async fn an_unknown_outcome_is_reported(world: SuiteWorld) {
             let runs_in = world.told(&second).await.runs_in;
             match column {
                 SuiteColumn::Explicit => assert_eq!(runs_in, None, "a key is for one run"),
-                SuiteColumn::Equal => assert_eq!(runs_in, Some(LONG - world.moment()), "what is left of the wait"),
+                SuiteColumn::Equal => {
+                    assert_eq!(runs_in, Some(LONG - world.moment()), "what is left of the wait")
+                }
                 SuiteColumn::CallId | SuiteColumn::Waiter => {}
             }
         }
@@ -335,7 +349,11 @@ pub(super) async fn an_attempt_is_over_when_its_time_has_come(world: SuiteWorld)
         let second = Claim { rules, ..world.duplicate(column, "over", &record) };
         if world.stands_still() {
             world.pass(1).await;
-            assert_eq!(world.told(&second).await.end, SettleStatus::NotYet(Some(world.moment())), "{column:?}");
+            assert_eq!(
+                world.told(&second).await.end,
+                SettleStatus::NotYet(Some(world.moment())),
+                "{column:?}"
+            );
         }
         world.pass(2).await;
         assert_eq!(world.verdict(&second).await, "tell final", "{column:?}");
@@ -409,7 +427,8 @@ pub(super) async fn an_attempt_whose_owner_would_have_seen_its_end_is_settled_by
 }
 
 pub(super) async fn tr_4_the_same_key_with_other_arguments_is_a_conflict(world: SuiteWorld) {
-    let endings = [None, Some(done("paid")), Some(failed(FailurePermanence::ForGood)), Some(unknown_for_good())];
+    let endings =
+        [None, Some(done("paid")), Some(failed(FailurePermanence::ForGood)), Some(unknown_for_good())];
     for (number, ending) in endings.into_iter().enumerate() {
         let name = format!("conflict {number}");
         let record = world.take(&world.leader(SuiteColumn::Explicit, &name)).await;

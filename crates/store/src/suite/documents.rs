@@ -13,7 +13,11 @@ use crate::event::StoreEvent;
 pub(super) async fn a_document_is_replaced_only_by_a_writer_that_has_read_it(world: SuiteWorld) {
     let name = name(DocumentKind::Breaker, "bank/pay");
     assert_eq!(world.read(&name).await.unwrap(), None);
-    assert_eq!(put(&*world.first(), &name, Some(1), "early").await, DocumentWriteOutcome::Stale(None), "there is none");
+    assert_eq!(
+        put(&*world.first(), &name, Some(1), "early").await,
+        DocumentWriteOutcome::Stale(None),
+        "there is none"
+    );
 
     let first = written(put(&*world.first(), &name, None, "closed").await);
     let closed = Document { version: first, body: "closed".into() };
@@ -25,7 +29,10 @@ pub(super) async fn a_document_is_replaced_only_by_a_writer_that_has_read_it(wor
     let second = written(put(&*world.second(), &name, Some(first), "open").await);
     assert!(second > first);
     let open = Document { version: second, body: "open".into() };
-    assert_eq!(put(&*world.first(), &name, Some(first), "half").await, DocumentWriteOutcome::Stale(Some(open.clone())));
+    assert_eq!(
+        put(&*world.first(), &name, Some(first), "half").await,
+        DocumentWriteOutcome::Stale(Some(open.clone()))
+    );
     assert_eq!(world.read(&name).await.unwrap(), Some(open), "who comes late changes nothing");
 }
 
@@ -44,12 +51,18 @@ pub(super) async fn a_version_is_never_given_twice(world: SuiteWorld) {
         // A holder of an old version must not mistake the new document for the one it knows.
         let anew = written(put(&*world.first(), &name, None, "b").await);
         for old in &given {
-            assert!(matches!(put(&*world.second(), &name, Some(*old), "c").await, DocumentWriteOutcome::Stale(Some(_))));
+            assert!(matches!(
+                put(&*world.second(), &name, Some(*old), "c").await,
+                DocumentWriteOutcome::Stale(Some(_))
+            ));
         }
         written(remove(&*world.second(), &name, Some(anew)).await);
         given.insert(anew);
         latest = latest.max(anew);
-        assert!(matches!(remove(&*world.first(), &name, Some(anew)).await, DocumentWriteOutcome::Stale(None)));
+        assert!(matches!(
+            remove(&*world.first(), &name, Some(anew)).await,
+            DocumentWriteOutcome::Stale(None)
+        ));
     }
 }
 
@@ -65,7 +78,10 @@ pub(super) async fn a_document_is_removed_when_it_expires(world: SuiteWorld) {
     world.pass(5).await;
     assert_eq!(world.second().read(&name).await.unwrap(), None);
     assert_eq!(world.documents(DocumentKind::Session).await.unwrap(), []);
-    assert_eq!(world.write(&name, write(Some(first), None)).await.unwrap(), DocumentWriteOutcome::Stale(None));
+    assert_eq!(
+        world.write(&name, write(Some(first), None)).await.unwrap(),
+        DocumentWriteOutcome::Stale(None)
+    );
     world.sweep().await.unwrap();
     let second = written(world.write(&name, write(None, None)).await.unwrap());
     assert!(second > first);
@@ -129,7 +145,10 @@ async fn heard(news: &mut tokio::sync::broadcast::Receiver<StoreEvent>, name: &D
     loop {
         match news.recv().await.unwrap() {
             StoreEvent::DocumentChanged(changed) if changed == *name => return,
-            StoreEvent::DocumentChanged(_) | StoreEvent::Emptied | StoreEvent::Unavailable(_) | StoreEvent::Available => {}
+            StoreEvent::DocumentChanged(_)
+            | StoreEvent::Emptied
+            | StoreEvent::Unavailable(_)
+            | StoreEvent::Available => {}
         }
     }
 }
@@ -138,7 +157,12 @@ fn name(kind: DocumentKind, id: &str) -> DocumentName {
     DocumentName { kind, id: id.into() }
 }
 
-async fn put(store: &dyn Store, name: &DocumentName, replaces: Option<u64>, body: &str) -> DocumentWriteOutcome {
+async fn put(
+    store: &dyn Store,
+    name: &DocumentName,
+    replaces: Option<u64>,
+    body: &str,
+) -> DocumentWriteOutcome {
     let body = Some(Arc::from(body));
     store.write(name, DocumentWrite { replaces, body, expires: None }).await.unwrap()
 }

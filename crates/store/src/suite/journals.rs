@@ -5,7 +5,7 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 
 use super::world::{LONG, SuiteWorld};
-use crate::journal::{JournalEntry, Journal, JournalLimits, JournalPosition, JournalQuery, filter_entries};
+use crate::journal::{Journal, JournalEntry, JournalLimits, JournalPosition, JournalQuery, filter_entries};
 
 const KEEP: JournalLimits = JournalLimits { most: 1000, most_per_subject: None, age: LONG };
 
@@ -25,7 +25,8 @@ pub(super) async fn a_journal_is_read_newest_first(world: SuiteWorld) {
     let since = JournalQuery { since: all[9].at, ..query.clone() };
     assert_eq!(read(&world, &since).await, all[..10], "the moment itself included");
     let subject = JournalQuery { subject: Some("odd".into()), limit: 3, ..query };
-    let odd: Vec<JournalEntry> = all.iter().filter(|entry| &*entry.subject == "odd").take(3).cloned().collect();
+    let odd: Vec<JournalEntry> =
+        all.iter().filter(|entry| &*entry.subject == "odd").take(3).cloned().collect();
     assert_eq!(read(&world, &subject).await, odd);
 }
 
@@ -43,8 +44,11 @@ pub(super) async fn a_journal_is_read_page_by_page(world: SuiteWorld) {
         all.iter().filter(fits).cloned().collect::<Vec<_>>()
     };
     for (subject, limit) in [(None, 7), (None, 1), (None, 30), (Some("odd"), 4), (Some("even"), 15)] {
-        let mut query =
-            JournalQuery { subject: subject.map(Into::into), limit, ..JournalQuery::newest(Journal::History, limit) };
+        let mut query = JournalQuery {
+            subject: subject.map(Into::into),
+            limit,
+            ..JournalQuery::newest(Journal::History, limit)
+        };
         let mut paged: Vec<(JournalPosition, JournalEntry)> = Vec::new();
         loop {
             let page = world.entries(&query).await.unwrap();

@@ -3,22 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_core::dedupe::{Claim, ClaimVerdict, RunOutcome, DedupeRecord, DedupeRules, SaveRequest};
+use steadfast_core::dedupe::{Claim, ClaimVerdict, DedupeRecord, DedupeRules, RunOutcome, SaveRequest};
 use steadfast_core::id::{SessionKey, TenantId};
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
 
 use super::world::{
-    FailurePermanence, SuiteWorld, done, failed, lifetimes, release, rules, save, session, tool, unknown_for_good,
+    FailurePermanence, SuiteWorld, done, failed, lifetimes, release, rules, save, session, tool,
+    unknown_for_good,
 };
-use crate::selection::{FlushTarget, RecordPage, RecordFilter};
+use crate::selection::{FlushTarget, RecordFilter, RecordPage};
 
 pub(super) async fn expired_records_are_absent(world: SuiteWorld) {
     let short = 4 * world.moment();
     type LifetimesOf = fn(Duration) -> RecordLifetimes;
     let cases: [(&str, Option<RunOutcome>, LifetimesOf); 4] = [
         ("done", Some(done("paid")), |short| RecordLifetimes { done: short, ..lifetimes() }),
-        ("failed", Some(failed(FailurePermanence::ForGood)), |short| RecordLifetimes { failed: short, ..lifetimes() }),
+        ("failed", Some(failed(FailurePermanence::ForGood)), |short| RecordLifetimes {
+            failed: short,
+            ..lifetimes()
+        }),
         ("unknown", Some(unknown_for_good()), |short| RecordLifetimes { open: short, ..lifetimes() }),
         ("in flight", None, |short| RecordLifetimes { open: short, ..lifetimes() }),
     ];
@@ -216,10 +220,12 @@ pub(super) async fn records_come_in_pages(world: SuiteWorld) {
     let open = RecordFilter { open: true, ..here };
     let open = world.records(&open, RecordPage { after: None, limit: 100 }).await.unwrap();
     assert_eq!(open, all.iter().filter(|record| record.is_open()).cloned().collect::<Vec<_>>());
-    let everywhere = world.records(&RecordFilter::default(), RecordPage { after: None, limit: 100 }).await.unwrap();
+    let everywhere =
+        world.records(&RecordFilter::default(), RecordPage { after: None, limit: 100 }).await.unwrap();
     assert_eq!(everywhere.len(), 26);
     assert!(everywhere.contains(&elsewhere));
-    let nothing = world.records(&RecordFilter::default(), RecordPage { after: None, limit: 0 }).await.unwrap();
+    let nothing =
+        world.records(&RecordFilter::default(), RecordPage { after: None, limit: 0 }).await.unwrap();
     assert_eq!(nothing, []);
 }
 

@@ -185,14 +185,14 @@ macro_rules! cases {
     ($dollar:tt $($group:ident: $($case:ident),+ ;)+) => {
         $($(
             #[doc = concat!("A case: ", stringify!($case), ".")]
-            pub async fn $case(fixture: Fixture) {
+            pub async fn $case(fixture: StoreFixture) {
                 $group::$case(fixture.into()).await;
             }
         )+)+
 
         /// All cases.
-        pub const CASES: &[Case] = &[$($(
-            Case { name: stringify!($case), run: |fixture| Box::pin($case(fixture)) }
+        pub const CASES: &[SuiteCase] = &[$($(
+            SuiteCase { name: stringify!($case), run: |fixture| Box::pin($case(fixture)) }
         ),+),+];
 
         /// Generates one test per case of the suite, for the stores that this async function creates.

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use steadfast_core::dedupe::{
-    AttemptRecord, Claim, ClaimVerdict, RunOutcome, ClaimIntent, Lease, ClaimOwner, DeliveryReceipt, DedupeRecord, DedupeState, ReleaseRequest,
-    RenewVerdict, Resolution, ResolutionRequest, ResolveVerdict, DedupeRules, SaveRequest, SaveVerdict, SettleDelay, StartVerdict,
+    AttemptRecord, Claim, ClaimIntent, ClaimOwner, ClaimVerdict, DedupeRecord, DedupeRules, DedupeState,
+    DeliveryReceipt, Lease, ReleaseRequest, RenewVerdict, Resolution, ResolutionRequest, ResolveVerdict,
+    RunOutcome, SaveRequest, SaveVerdict, SettleDelay, StartVerdict,
 };
 use steadfast_core::policy::RecordLifetimes;
 
 use super::world::{
-    COLUMNS, FailurePermanence, LONG, SuiteWorld, done, failed, lifetimes, long_after, output, release, rules, save, saved,
-    unknown, unknown_for_good,
+    COLUMNS, FailurePermanence, LONG, SuiteWorld, done, failed, lifetimes, long_after, output, release,
+    rules, save, saved, unknown, unknown_for_good,
 };
 
 pub(super) async fn a_start_is_written_once_and_for_its_owner_only(world: SuiteWorld) {
@@ -336,19 +337,27 @@ pub(super) async fn an_operator_resolves_an_unknown_outcome(world: SuiteWorld) {
     let rules = || DedupeRules { keep, ..rules() };
     for column in COLUMNS {
         let (ran, _) = world.run(&world.leader(column, "ran"), unknown_for_good()).await;
-        let verdict =
-            world.second().resolve(&ResolutionRequest::by_operator(ran.key, Resolution::Ran), &rules()).await.unwrap();
+        let verdict = world
+            .second()
+            .resolve(&ResolutionRequest::by_operator(ran.key, Resolution::Ran), &rules())
+            .await
+            .unwrap();
         assert_eq!(verdict, ResolveVerdict::Resolved);
         let resolved = world.found(ran.key).await;
         assert_eq!(resolved.state, DedupeState::Done(None));
         assert!(resolved.expires > ran.expires, "it lives as long as an answer");
-        let again = world.resolve(&ResolutionRequest::by_operator(ran.key, Resolution::DidNotRun), &rules()).await.unwrap();
+        let again = world
+            .resolve(&ResolutionRequest::by_operator(ran.key, Resolution::DidNotRun), &rules())
+            .await
+            .unwrap();
         assert_eq!(again, ResolveVerdict::NotUnknown, "there is nothing to resolve any more");
         assert_eq!(world.found(ran.key).await, resolved);
 
         let (idle, _) = world.run(&world.leader(column, "did not"), unknown_for_good()).await;
-        let verdict =
-            world.resolve(&ResolutionRequest::by_operator(idle.key, Resolution::DidNotRun), &rules()).await.unwrap();
+        let verdict = world
+            .resolve(&ResolutionRequest::by_operator(idle.key, Resolution::DidNotRun), &rules())
+            .await
+            .unwrap();
         assert_eq!(verdict, ResolveVerdict::Resolved);
         assert!(world.is_absent(idle.key).await);
         let second = world.duplicate(column, "did not", &idle);
@@ -357,7 +366,8 @@ pub(super) async fn an_operator_resolves_an_unknown_outcome(world: SuiteWorld) {
     let inflight = world.take(&world.explicit("in flight")).await;
     let nowhere = world.explicit("nowhere").address.own();
     for key in [inflight.key, nowhere] {
-        let verdict = world.resolve(&ResolutionRequest::by_operator(key, Resolution::Ran), &rules()).await.unwrap();
+        let verdict =
+            world.resolve(&ResolutionRequest::by_operator(key, Resolution::Ran), &rules()).await.unwrap();
         assert_eq!(verdict, ResolveVerdict::NotUnknown);
     }
     assert_eq!(world.found(inflight.key).await, inflight);
@@ -365,7 +375,9 @@ pub(super) async fn an_operator_resolves_an_unknown_outcome(world: SuiteWorld) {
 
 pub(super) async fn a_call_cannot_be_resolved_as_not_run_before_its_end(world: SuiteWorld) {
     for column in COLUMNS {
-        for (settles, announced) in [(SettleDelay::WhenOwnerReports, None), (SettleDelay::After(LONG), Some(LONG))] {
+        for (settles, announced) in
+            [(SettleDelay::WhenOwnerReports, None), (SettleDelay::After(LONG), Some(LONG))]
+        {
             let name = format!("{settles:?}");
             let (record, _) = world.run(&world.leader(column, &name), unknown(settles)).await;
             let verdict = world
@@ -380,8 +392,10 @@ pub(super) async fn a_call_cannot_be_resolved_as_not_run_before_its_end(world: S
             }
             assert_eq!(world.found(record.key).await, record, "nothing is written: {name}: {column:?}");
             // That it ran can be resolved as soon as it is seen.
-            let verdict =
-                world.resolve(&ResolutionRequest::by_operator(record.key, Resolution::Ran), &rules()).await.unwrap();
+            let verdict = world
+                .resolve(&ResolutionRequest::by_operator(record.key, Resolution::Ran), &rules())
+                .await
+                .unwrap();
             assert_eq!(verdict, ResolveVerdict::Resolved, "{name}: {column:?}");
             assert_eq!(world.found(record.key).await.state, DedupeState::Done(None));
         }
@@ -390,8 +404,10 @@ pub(super) async fn a_call_cannot_be_resolved_as_not_run_before_its_end(world: S
         // The owner is gone, and no claim has come since.
         let record = world.take_and_lapse(world.leader(column, "gone")).await;
         for _ in 0..2 {
-            let verdict =
-                world.resolve(&ResolutionRequest::by_operator(record.key, Resolution::DidNotRun), &rules()).await.unwrap();
+            let verdict = world
+                .resolve(&ResolutionRequest::by_operator(record.key, Resolution::DidNotRun), &rules())
+                .await
+                .unwrap();
             let ResolveVerdict::NotSettled(left) = verdict else { panic!("{column:?}: {verdict:?}") };
             assert!(world.is_left(left, LONG), "as long as it may linger: {left:?}");
         }
@@ -399,15 +415,19 @@ pub(super) async fn a_call_cannot_be_resolved_as_not_run_before_its_end(world: S
         assert_eq!(world.verdict(&second).await, "tell not yet", "its time has begun: {column:?}");
         let at_once = DedupeRules { linger: Duration::ZERO, ..rules() };
         let brief = world.take_and_lapse(world.leader(column, "brief")).await;
-        let verdict =
-            world.resolve(&ResolutionRequest::by_operator(brief.key, Resolution::DidNotRun), &at_once).await.unwrap();
+        let verdict = world
+            .resolve(&ResolutionRequest::by_operator(brief.key, Resolution::DidNotRun), &at_once)
+            .await
+            .unwrap();
         assert_eq!(verdict, ResolveVerdict::Resolved, "{column:?}");
         assert!(world.is_absent(brief.key).await);
     }
     let over = unknown(SettleDelay::After(Duration::ZERO));
     let (record, _) = world.run(&world.explicit("over"), over).await;
-    let verdict =
-        world.resolve(&ResolutionRequest::by_operator(record.key, Resolution::DidNotRun), &rules()).await.unwrap();
+    let verdict = world
+        .resolve(&ResolutionRequest::by_operator(record.key, Resolution::DidNotRun), &rules())
+        .await
+        .unwrap();
     assert_eq!(verdict, ResolveVerdict::Resolved);
     assert!(world.is_absent(record.key).await);
 }

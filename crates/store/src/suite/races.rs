@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use steadfast_core::dedupe::{Claim, ClaimVerdict, CallFailure, LocalKnowledge, ReleaseRequest, ClaimRole};
+use steadfast_core::dedupe::{CallFailure, Claim, ClaimRole, ClaimVerdict, LocalKnowledge, ReleaseRequest};
 use steadfast_core::output::ToolOutput;
 use tokio::task::JoinSet;
 
@@ -115,7 +115,9 @@ pub(super) async fn calls_that_cross_do_not_block_each_other(world: SuiteWorld) 
         let (store, crossing) = (world.handle(caller), crossing(&world, caller));
         callers.spawn(async move {
             for (claim, release) in crossing {
-                if let ClaimVerdict::Acquired(record) = store.claim(&claim, &LocalKnowledge::default()).await.unwrap() {
+                if let ClaimVerdict::Acquired(record) =
+                    store.claim(&claim, &LocalKnowledge::default()).await.unwrap()
+                {
                     store.save(&save(&record, done("paid"))).await.unwrap();
                 }
                 store.release(&release).await.unwrap();
@@ -133,8 +135,11 @@ fn crossing(world: &SuiteWorld, caller: u64) -> Vec<(Claim, ReleaseRequest)> {
         let (id, arguments) = ((caller + number) % 5, (caller * 7 + number * 3) % 5);
         let claim = world.call_id(&format!("crossing {id}"), &format!("crossing {arguments}"));
         let index = Some(index(&format!("crossing {}", number % 5)));
-        let release =
-            ReleaseRequest { key: call_id(&format!("crossing {arguments}")), index, owner: claim.owner.clone() };
+        let release = ReleaseRequest {
+            key: call_id(&format!("crossing {arguments}")),
+            index,
+            owner: claim.owner.clone(),
+        };
         (claim, release)
     };
     (0..24).map(pairing).collect()

@@ -9,18 +9,20 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    RecordAbsence, RecordAddress, Claim, ClaimVerdict, SettleStatus, RunOutcome, ClaimIntent, LocalKnowledge, Lease, LeaseOwnerState, UnknownOutcomeReason, ClaimOwner,
-    DeliveryReceipt, DedupeRecord, DedupeState, MemoryRecords, ReleaseRequest, Resolution, ResolutionRequest, ResolveVerdict, ClaimRole, RunId, SaveRequest,
-    SaveVerdict, SettleTime, SettleDelay, UnknownOutcomeReport, RecordWrite,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeState, DeliveryReceipt,
+    Lease, LeaseOwnerState, LocalKnowledge, MemoryRecords, RecordAbsence, RecordAddress, RecordWrite,
+    ReleaseRequest, Resolution, ResolutionRequest, ResolveVerdict, RunId, RunOutcome, SaveRequest,
+    SaveVerdict, SettleDelay, SettleStatus, SettleTime, UnknownOutcomeReason, UnknownOutcomeReport,
 };
 use steadfast_core::id::{Digest, SessionKey};
 use steadfast_core::key::{RecordKey, run_key};
-use steadfast_core::policy::{UnknownOutcomePolicy, FailureReplayPolicy, RecordLifetimes};
+use steadfast_core::policy::{FailureReplayPolicy, RecordLifetimes, UnknownOutcomePolicy};
 
 use super::world::{
-    FailurePermanence, LONG, SuiteWorld, call_id, done, explicit, failed, index, lifetimes, output, rules, save, tool,
+    FailurePermanence, LONG, SuiteWorld, call_id, done, explicit, failed, index, lifetimes, output, rules,
+    save, tool,
 };
-use crate::selection::{FlushTarget, RecordPage, RecordFilter};
+use crate::selection::{FlushTarget, RecordFilter, RecordPage};
 
 const STEPS: u64 = 150;
 
@@ -108,7 +110,12 @@ impl<'w> RandomHistory<'w> {
         };
         let marks: Vec<_> = self.marks.iter().filter(|_| !self.random.one_in(4)).cloned().collect();
         let (overlapped, verified) = (self.some_runs(), self.some_runs());
-        let known = LocalKnowledge { delivered: Vec::new(), overlapped, answered_unsaved: verified.clone(), verified };
+        let known = LocalKnowledge {
+            delivered: Vec::new(),
+            overlapped,
+            answered_unsaved: verified.clone(),
+            verified,
+        };
         let of_store: Vec<_> = marks.iter().map(|(receipt, at)| (receipt.real.clone(), *at)).collect();
         let of_model: Vec<_> = marks.iter().map(|(receipt, at)| (receipt.model.clone(), *at)).collect();
         let of_store = LocalKnowledge { delivered: of_store, ..known.clone() };
@@ -122,7 +129,10 @@ impl<'w> RandomHistory<'w> {
         self.same(&self.timeless_verdict(&verdict), &self.timeless_verdict(&expected));
         match (verdict, expected) {
             (ClaimVerdict::Acquired(real), ClaimVerdict::Acquired(model)) => {
-                self.held.push(RealAndModel { real: Arc::unwrap_or_clone(real), model: Arc::unwrap_or_clone(model) });
+                self.held.push(RealAndModel {
+                    real: Arc::unwrap_or_clone(real),
+                    model: Arc::unwrap_or_clone(model),
+                });
             }
             (ClaimVerdict::Follow(key), _) => self.followed.push(key),
             (ClaimVerdict::Replay(real), ClaimVerdict::Replay(model)) => {
@@ -176,16 +186,21 @@ impl<'w> RandomHistory<'w> {
         let index = index(&arguments);
         let address = match random.below(3) {
             0 => explicit(&format!("history {seed} key {}", random.below(2))),
-            1 => RecordAddress::CallId { id: call_id(&format!("history {seed} id {}", random.below(3))), index },
+            1 => RecordAddress::CallId {
+                id: call_id(&format!("history {seed} id {}", random.below(3))),
+                index,
+            },
             _ => RecordAddress::Keyless { run: run_key(index, &run), index },
         };
         let role = match random.pick(&self.followed) {
             Some(followed) if random.one_in(3) => ClaimRole::Waiter { followed: *followed },
             Some(_) | None => ClaimRole::Fresh,
         };
-        rules.cache_failures =
-            *random.pick(&[FailureReplayPolicy::None, FailureReplayPolicy::Terminal, FailureReplayPolicy::All]).unwrap();
-        rules.after_unknown = if random.one_in(4) { UnknownOutcomePolicy::Hold } else { UnknownOutcomePolicy::TellOnce };
+        rules.cache_failures = *random
+            .pick(&[FailureReplayPolicy::None, FailureReplayPolicy::Terminal, FailureReplayPolicy::All])
+            .unwrap();
+        rules.after_unknown =
+            if random.one_in(4) { UnknownOutcomePolicy::Hold } else { UnknownOutcomePolicy::TellOnce };
         rules.double_dispatch = !random.one_in(4);
         let intent = match random.below(5) {
             0 => ClaimIntent::Look,
@@ -238,7 +253,11 @@ impl<'w> RandomHistory<'w> {
         }
         let ending = match self.random.below(5) {
             0..2 => self.unknown(),
-            2 => failed(if self.random.one_in(2) { FailurePermanence::ForGood } else { FailurePermanence::ForNow }),
+            2 => failed(if self.random.one_in(2) {
+                FailurePermanence::ForGood
+            } else {
+                FailurePermanence::ForNow
+            }),
             3 => RunOutcome::Done(None),
             _ => done("paid"),
         };
@@ -272,7 +291,10 @@ impl<'w> RandomHistory<'w> {
             1 => SettleDelay::After(self.span()),
             _ => SettleDelay::Settled,
         };
-        let observed = *self.random.pick(&[UnknownOutcomeReason::NoAnswer, UnknownOutcomeReason::ConnectionLost]).unwrap();
+        let observed = *self
+            .random
+            .pick(&[UnknownOutcomeReason::NoAnswer, UnknownOutcomeReason::ConnectionLost])
+            .unwrap();
         let output = self.random.one_in(2).then(|| output("what it said"));
         let words = self.random.one_in(2).then(|| "how it was said".into());
         RunOutcome::Unknown(UnknownOutcomeReport { settles, observed, details: words, output })
@@ -326,7 +348,8 @@ impl<'w> RandomHistory<'w> {
         let Some(RealAndModel { real, .. }) = self.random.pick(&self.receipts).cloned() else { return };
         let resolution = if self.random.one_in(2) { Resolution::Ran } else { Resolution::DidNotRun };
         let (store, now) = (self.world.handle(self.random.next()), self.world.now());
-        let verdict = store.resolve(&ResolutionRequest::by_operator(real.key, resolution), &rules()).await.unwrap();
+        let verdict =
+            store.resolve(&ResolutionRequest::by_operator(real.key, resolution), &rules()).await.unwrap();
         let expected = self.model.resolve(
             &ResolutionRequest::by_operator(real.key, resolution),
             &rules(),

@@ -4,13 +4,16 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use steadfast_core::dedupe::{Claim, DedupeRecord, Resolution, ResolutionRequest, ResolveVerdict, DedupeRules, SettleDelay};
+use steadfast_core::dedupe::{
+    Claim, DedupeRecord, DedupeRules, Resolution, ResolutionRequest, ResolveVerdict, SettleDelay,
+};
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
 use tokio::task::JoinHandle;
 
 use super::world::{
-    FailurePermanence, SuiteWorld, done, failed, lifetimes, release, rules, save, unknown, unknown_for_good, within,
+    FailurePermanence, SuiteWorld, done, failed, lifetimes, release, rules, save, unknown, unknown_for_good,
+    within,
 };
 use crate::Store;
 use crate::selection::FlushTarget;
@@ -93,8 +96,15 @@ enum FlightEnd {
     SettledByOperator,
 }
 
-const ENDS: [FlightEnd; 7] =
-    [FlightEnd::Done, FlightEnd::Failed, FlightEnd::Unknown, FlightEnd::Cut, FlightEnd::Released, FlightEnd::Flushed, FlightEnd::SettledByOperator];
+const ENDS: [FlightEnd; 7] = [
+    FlightEnd::Done,
+    FlightEnd::Failed,
+    FlightEnd::Unknown,
+    FlightEnd::Cut,
+    FlightEnd::Released,
+    FlightEnd::Flushed,
+    FlightEnd::SettledByOperator,
+];
 
 impl FlightEnd {
     async fn bring(self, world: &SuiteWorld, store: &dyn Store, record: &DedupeRecord) {
@@ -102,7 +112,9 @@ impl FlightEnd {
             Self::Done => drop(store.save(&save(record, done("paid"))).await.unwrap()),
             Self::Failed => drop(store.save(&save(record, failed(FailurePermanence::ForNow))).await.unwrap()),
             Self::Unknown => drop(store.save(&save(record, unknown_for_good())).await.unwrap()),
-            Self::Cut => drop(store.save(&save(record, unknown(SettleDelay::WhenOwnerReports))).await.unwrap()),
+            Self::Cut => {
+                drop(store.save(&save(record, unknown(SettleDelay::WhenOwnerReports))).await.unwrap())
+            }
             Self::Released => store.release(&release(record)).await.unwrap(),
             Self::Flushed => assert_eq!(store.flush(&FlushTarget::Key(record.key)).await.unwrap(), 1),
             Self::SettledByOperator => {

@@ -10,16 +10,19 @@ use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    RecordAddress, Claim, ClaimVerdict, SettleStatus, RunOutcome, CallFailure, ClaimIntent, LocalKnowledge, LeaseOwnerState, UnknownOutcomeReason, ClaimOwner, ProcessIdentity,
-    DeliveryReceipt, DedupeRecord, ReleaseRequest, ReplayReason, ClaimRole, DedupeRules, RunId, SaveRequest, SaveVerdict, SettleDelay, UnknownOutcomeReport,
-    UnknownOutcomeStatus,
+    CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules,
+    DeliveryReceipt, LeaseOwnerState, LocalKnowledge, ProcessIdentity, RecordAddress, ReleaseRequest,
+    ReplayReason, RunId, RunOutcome, SaveRequest, SaveVerdict, SettleDelay, SettleStatus,
+    UnknownOutcomeReason, UnknownOutcomeReport, UnknownOutcomeStatus,
 };
 use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, TenantId, ToolName, ToolRef};
-use steadfast_core::key::{RecordKey, KeyInputs, call_id_key, computed_key, explicit_key, run_key};
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_core::policy::{UnknownOutcomePolicy, FailureReplayPolicy, DedupePolicy, RecordLifetimes, ToolClass};
+use steadfast_core::key::{KeyInputs, RecordKey, call_id_key, computed_key, explicit_key, run_key};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{
+    DedupePolicy, FailureReplayPolicy, RecordLifetimes, ToolClass, UnknownOutcomePolicy,
+};
 
-use super::{StoreFixture, LeaseModel, TimeModel};
+use super::{LeaseModel, StoreFixture, TimeModel};
 use crate::Store;
 
 /// Longer than any case takes.
@@ -48,7 +51,8 @@ pub(super) enum SuiteColumn {
     Waiter,
 }
 
-pub(super) const COLUMNS: [SuiteColumn; 4] = [SuiteColumn::Explicit, SuiteColumn::CallId, SuiteColumn::Equal, SuiteColumn::Waiter];
+pub(super) const COLUMNS: [SuiteColumn; 4] =
+    [SuiteColumn::Explicit, SuiteColumn::CallId, SuiteColumn::Equal, SuiteColumn::Waiter];
 
 impl From<StoreFixture> for SuiteWorld {
     fn from(fixture: StoreFixture) -> Self {
@@ -368,7 +372,12 @@ pub(super) fn done(text: &str) -> RunOutcome {
 pub(super) fn unknown(settles: SettleDelay) -> RunOutcome {
     let output = Some(output("what it said"));
     let words = Some("how it was said".into());
-    RunOutcome::Unknown(UnknownOutcomeReport { settles, observed: UnknownOutcomeReason::ErrorAnswer, details: words, output })
+    RunOutcome::Unknown(UnknownOutcomeReport {
+        settles,
+        observed: UnknownOutcomeReason::ErrorAnswer,
+        details: words,
+        output,
+    })
 }
 
 /// An unknown outcome of an attempt that has ended.

@@ -15,17 +15,18 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    RecordAddress, Claim, ClaimVerdict, RunOutcome, ClaimIntent, LocalKnowledge, LeaseOwnerState, ClaimOwner, ProcessIdentity, DeliveryReceipt, DedupeRecord,
-    DedupeState, ReleaseRequest, RenewVerdict, ResolutionRequest, ResolveVerdict, DedupeRules, SaveRequest, SaveVerdict, SettleDelay,
-    StartVerdict,
+    Claim, ClaimIntent, ClaimOwner, ClaimVerdict, DedupeRecord, DedupeRules, DedupeState, DeliveryReceipt,
+    LeaseOwnerState, LocalKnowledge, ProcessIdentity, RecordAddress, ReleaseRequest, RenewVerdict,
+    ResolutionRequest, ResolveVerdict, RunOutcome, SaveRequest, SaveVerdict, SettleDelay, StartVerdict,
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::{FailureReplayPolicy, RecordLifetimes};
 use steadfast_store::suite::{CASES, SuiteCase};
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, DocumentWrite, JournalEntry, FlushTarget, Journal, JournalLimits, MemoryOptions,
-    MemoryStore, StoreEvent, RecordPage, JournalPosition, JournalQuery, RecordFilter, ProcessMonitor, Store, StoreFuture, SweepResult, DocumentWriteOutcome,
+    Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal,
+    JournalEntry, JournalLimits, JournalPosition, JournalQuery, MemoryOptions, MemoryStore, ProcessMonitor,
+    RecordFilter, RecordPage, Store, StoreEvent, StoreFuture, SweepResult,
 };
 use tokio::sync::broadcast;
 
@@ -148,7 +149,10 @@ const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
         ],
     ),
     (BrokenStoreFault::IgnoresUnsavedAnswers, &["a_double_dispatch_is_one_call"]),
-    (BrokenStoreFault::IgnoresOverlap, &["a_double_dispatch_is_one_call", "random_histories_match_the_reference"]),
+    (
+        BrokenStoreFault::IgnoresOverlap,
+        &["a_double_dispatch_is_one_call", "random_histories_match_the_reference"],
+    ),
     (
         BrokenStoreFault::IgnoresAge,
         &["a_double_dispatch_through_another_process_is_one_call", "random_histories_match_the_reference"],
@@ -226,8 +230,14 @@ const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
             "random_histories_match_the_reference",
         ],
     ),
-    (BrokenStoreFault::RenewsAnything, &["a_renewal_brings_nothing_back", "random_histories_match_the_reference"]),
-    (BrokenStoreFault::SavesOver, &["a_save_that_is_repeated_changes_nothing", "random_histories_match_the_reference"]),
+    (
+        BrokenStoreFault::RenewsAnything,
+        &["a_renewal_brings_nothing_back", "random_histories_match_the_reference"],
+    ),
+    (
+        BrokenStoreFault::SavesOver,
+        &["a_save_that_is_repeated_changes_nothing", "random_histories_match_the_reference"],
+    ),
     (
         BrokenStoreFault::TakesUnknownForFinal,
         &[
@@ -271,10 +281,19 @@ const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
             "tr_2_many_callers_get_the_same_result",
         ],
     ),
-    (BrokenStoreFault::KeepsForEver, &["expired_records_are_absent", "a_document_is_removed_when_it_expires"]),
+    (
+        BrokenStoreFault::KeepsForEver,
+        &["expired_records_are_absent", "a_document_is_removed_when_it_expires"],
+    ),
     (BrokenStoreFault::SweepsOpen, &["open_records_are_pinned", "an_unknown_outcome_under_hold_stays"]),
-    (BrokenStoreFault::FlushesOpen, &["open_records_are_pinned", "a_flush_removes_the_finished_records_of_a_selection"]),
-    (BrokenStoreFault::ForgetsHold, &["an_unknown_outcome_under_hold_stays", "random_histories_match_the_reference"]),
+    (
+        BrokenStoreFault::FlushesOpen,
+        &["open_records_are_pinned", "a_flush_removes_the_finished_records_of_a_selection"],
+    ),
+    (
+        BrokenStoreFault::ForgetsHold,
+        &["an_unknown_outcome_under_hold_stays", "random_histories_match_the_reference"],
+    ),
     (BrokenStoreFault::SweepsForEver, &["a_sweep_comes_to_an_end"]),
     (BrokenStoreFault::FlushesNothing, &["a_flush_of_a_key_removes_it_in_any_state"]),
     (
@@ -627,7 +646,11 @@ impl Store for BrokenStore {
         })
     }
 
-    fn renew<'a>(&'a self, claimed: &'a DedupeRecord, keep: &'a RecordLifetimes) -> StoreFuture<'a, RenewVerdict> {
+    fn renew<'a>(
+        &'a self,
+        claimed: &'a DedupeRecord,
+        keep: &'a RecordLifetimes,
+    ) -> StoreFuture<'a, RenewVerdict> {
         Box::pin(async move {
             if self.is(BrokenStoreFault::RenewsAnything) {
                 return Ok(RenewVerdict::Renewed);
@@ -664,7 +687,11 @@ impl Store for BrokenStore {
         })
     }
 
-    fn resolve<'a>(&'a self, resolve: &'a ResolutionRequest, rules: &'a DedupeRules) -> StoreFuture<'a, ResolveVerdict> {
+    fn resolve<'a>(
+        &'a self,
+        resolve: &'a ResolutionRequest,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
         Box::pin(async move {
             let verdict = self.inner.resolve(resolve, rules).await?;
             match verdict {
@@ -678,7 +705,11 @@ impl Store for BrokenStore {
         })
     }
 
-    fn mark_abandoned<'a>(&'a self, key: RecordKey, rules: &'a DedupeRules) -> StoreFuture<'a, Option<DedupeRecord>> {
+    fn mark_abandoned<'a>(
+        &'a self,
+        key: RecordKey,
+        rules: &'a DedupeRules,
+    ) -> StoreFuture<'a, Option<DedupeRecord>> {
         self.inner.mark_abandoned(key, rules)
     }
 
@@ -690,11 +721,20 @@ impl Store for BrokenStore {
         self.inner.record(key)
     }
 
-    fn records<'a>(&'a self, selection: &'a RecordFilter, page: RecordPage) -> StoreFuture<'a, Vec<DedupeRecord>> {
+    fn records<'a>(
+        &'a self,
+        selection: &'a RecordFilter,
+        page: RecordPage,
+    ) -> StoreFuture<'a, Vec<DedupeRecord>> {
         Box::pin(async move {
-            let page = if self.is(BrokenStoreFault::RepeatsPages) { RecordPage { after: None, ..page } } else { page };
+            let page = if self.is(BrokenStoreFault::RepeatsPages) {
+                RecordPage { after: None, ..page }
+            } else {
+                page
+            };
             let everything = RecordFilter::default();
-            let selection = if self.is(BrokenStoreFault::IgnoresSelections) { &everything } else { selection };
+            let selection =
+                if self.is(BrokenStoreFault::IgnoresSelections) { &everything } else { selection };
             self.inner.records(selection, page).await
         })
     }
@@ -731,7 +771,11 @@ impl Store for BrokenStore {
         })
     }
 
-    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, DocumentWriteOutcome> {
+    fn write<'a>(
+        &'a self,
+        name: &'a DocumentName,
+        write: DocumentWrite,
+    ) -> StoreFuture<'a, DocumentWriteOutcome> {
         Box::pin(async move {
             let mut write = write;
             if self.is(BrokenStoreFault::KeepsForEver) {
@@ -767,14 +811,22 @@ impl Store for BrokenStore {
         })
     }
 
-    fn append<'a>(&'a self, journal: Journal, entries: &'a [JournalEntry], keep: JournalLimits) -> StoreFuture<'a, ()> {
+    fn append<'a>(
+        &'a self,
+        journal: Journal,
+        entries: &'a [JournalEntry],
+        keep: JournalLimits,
+    ) -> StoreFuture<'a, ()> {
         let endless = JournalLimits { most: u64::MAX, most_per_subject: None, age: LONG };
         let keep = if self.is(BrokenStoreFault::JournalsGrow) { endless } else { keep };
         let journal = if self.is(BrokenStoreFault::MixesJournals) { Journal::History } else { journal };
         self.inner.append(journal, entries, keep)
     }
 
-    fn entries<'a>(&'a self, query: &'a JournalQuery) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
+    fn entries<'a>(
+        &'a self,
+        query: &'a JournalQuery,
+    ) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
         Box::pin(async move {
             let mut query = query.clone();
             if self.is(BrokenStoreFault::MixesJournals) {
@@ -807,7 +859,9 @@ impl BrokenStore {
     /// Returns the document with the version of a store that restarts its count after a removal.
     fn numbered(&self, name: &DocumentName, document: Document) -> Document {
         match self.versions.lock().get(name) {
-            Some(version) if self.is(BrokenStoreFault::ReusesVersions) => Document { version: *version, ..document },
+            Some(version) if self.is(BrokenStoreFault::ReusesVersions) => {
+                Document { version: *version, ..document }
+            }
             Some(_) | None => document,
         }
     }

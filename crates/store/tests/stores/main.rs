@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
-use steadfast_store::suite::{StoreFixture, LeaseModel, SimulatedProcesses, TimeModel};
+use steadfast_store::suite::{LeaseModel, SimulatedProcesses, StoreFixture, TimeModel};
 use steadfast_store::{ManualClock, MemoryOptions, MemoryStore, ProcessMonitor, Store};
 
 async fn memory() -> StoreFixture {

@@ -58,7 +58,10 @@ impl FromStr for LogLineLevel {
     type Err = InvalidLogLineLevel;
 
     fn from_str(text: &str) -> Result<Self, InvalidLogLineLevel> {
-        Self::ALL.into_iter().find(|level| level.as_str().eq_ignore_ascii_case(text)).ok_or(InvalidLogLineLevel)
+        Self::ALL
+            .into_iter()
+            .find(|level| level.as_str().eq_ignore_ascii_case(text))
+            .ok_or(InvalidLogLineLevel)
     }
 }
 
@@ -94,7 +97,11 @@ impl LogSink {
 
     /// Writes lines to any writer. A separate thread writes, so a slow disk delays no call. Lines that it cannot keep
     /// up with are dropped, and the next line contains their number.
-    pub fn to(sink: impl Write + Send + 'static, level: LogLineLevel, format: LogLineFormat) -> io::Result<Self> {
+    pub fn to(
+        sink: impl Write + Send + 'static,
+        level: LogLineLevel,
+        format: LogLineFormat,
+    ) -> io::Result<Self> {
         let mut shown = ShownTexts::default();
         let make = move |entry: &LogEntry, lines: &mut String| entry.write(format, &mut shown, lines);
         let lost = |lines| {
@@ -196,7 +203,12 @@ pub(crate) mod tests {
         let paper = CapturedOutput::default();
         let logs = LogSink::to(paper.clone(), LogLineLevel::Warn, LogLineFormat::Json).unwrap();
         logs.write(LogLineLevel::Info, "quiet", Timestamp::ZERO, &[]);
-        logs.write(LogLineLevel::Error, "loud", Timestamp::ZERO, &[&[("errorCode", LogField::Text("timeout"))]]);
+        logs.write(
+            LogLineLevel::Error,
+            "loud",
+            Timestamp::ZERO,
+            &[&[("errorCode", LogField::Text("timeout"))]],
+        );
         assert!(logs.flush(PATIENCE));
         assert_eq!(
             paper.text(),

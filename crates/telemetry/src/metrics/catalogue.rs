@@ -36,15 +36,15 @@ macro_rules! instruments {
         }
 
         impl Instruments {
-            pub(super) fn register(at: &mut Register<'_>) -> Self {
+            pub(super) fn register(at: &mut InstrumentRegistrar<'_>) -> Self {
                 Self { $($field: $kind::register(at, stringify!($field), [$($label),*], $help),)* }
             }
         }
 
         /// All metrics.
-        pub const CATALOGUE: &[Description] = &[$(Description {
+        pub const CATALOGUE: &[MetricDescription] = &[$(MetricDescription {
             name: concat!(stringify!($field), $suffix),
-            kind: Kind::$kind,
+            kind: MetricKind::$kind,
             labels: &[$($label),*],
             help: $help,
         },)*];

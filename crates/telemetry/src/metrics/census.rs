@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Lease, DedupeRecord, DedupeState};
+use steadfast_core::dedupe::{DedupeRecord, DedupeState, Lease};
 use steadfast_core::id::ToolRef;
-use steadfast_store::{RecordPage, RecordFilter, Store, StoreError};
+use steadfast_store::{RecordFilter, RecordPage, Store, StoreError};
 
 /// The counts of the records in a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

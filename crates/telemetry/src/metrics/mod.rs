@@ -19,9 +19,9 @@ pub use census::StoreCensus;
 
 use self::catalogue::Instruments;
 use self::instrument::InstrumentRegistrar;
-use crate::labels::{Label, LabelNames, ToolEntry, ToolEntries};
-use crate::tool_status::{StateChange, ToolPolicySummary};
+use crate::labels::{Label, LabelNames, ToolEntries, ToolEntry};
 use crate::names;
+use crate::tool_status::{StateChange, ToolPolicySummary};
 
 /// The prefix of metric names: letters, digits and `_`, starting with a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]

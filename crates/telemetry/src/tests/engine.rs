@@ -6,9 +6,9 @@ use opentelemetry::trace::{SpanId, Status, TraceId};
 use opentelemetry::{Key, Value};
 use steadfast_core::Timestamp;
 use steadfast_core::classify::FaultSource;
-use steadfast_core::dedupe::{Lease, DedupeState};
+use steadfast_core::dedupe::{DedupeState, Lease};
 use steadfast_executor::Attempt;
-use steadfast_store::{ManualClock, MemoryOptions, MemoryStore, RecordPage, RecordFilter, Store};
+use steadfast_store::{ManualClock, MemoryOptions, MemoryStore, RecordFilter, RecordPage, Store};
 
 use super::*;
 use crate::StoreCensus;

@@ -4,21 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::breaker::{TransitionReason, State, BreakerTransition};
-use steadfast_core::call::{BreakerScope, CutReason, FailedAttempt, CallNotice, ShadowDecision};
-use steadfast_core::classify::{FaultNature, AttemptReach, Severity};
+use steadfast_core::breaker::{BreakerTransition, State, TransitionReason};
+use steadfast_core::call::{BreakerScope, CallNotice, CutReason, FailedAttempt, ShadowDecision};
+use steadfast_core::classify::{AttemptReach, FaultNature, Severity};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{UnknownOutcomeReason, ReplayReason, Resolution};
+use steadfast_core::dedupe::{ReplayReason, Resolution, UnknownOutcomeReason};
 use steadfast_core::envelope::ErrorBody;
 use steadfast_core::guard::GuardLayer;
 use steadfast_core::policy::{SilencePolicy, ToolClass};
 use steadfast_core::retry::RetryStop;
-use steadfast_core::trust::{TrustScope, TrustChange, TrustState};
-use steadfast_executor::{NoticeContext, Attempt, AuditEntry, OperatorIdentity, AuditAction, EngineListener, SystemEvent, OperatorSurface, RejectedCall};
-use steadfast_store::{MemoryOptions, MemoryStore, StoreEvent, StoreError, StoreErrorKind};
+use steadfast_core::trust::{TrustChange, TrustScope, TrustState};
+use steadfast_executor::{
+    Attempt, AuditAction, AuditEntry, EngineListener, NoticeContext, OperatorIdentity, OperatorSurface,
+    RejectedCall, SystemEvent,
+};
+use steadfast_store::{MemoryOptions, MemoryStore, StoreError, StoreErrorKind, StoreEvent};
 
 use super::*;
-use crate::{CATALOGUE, StoreCensus, FeedItem};
+use crate::{CATALOGUE, FeedItem, StoreCensus};
 
 const AT: Timestamp = Timestamp::from_millis(1_000_000);
 
@@ -32,7 +35,12 @@ fn every_notice() -> Vec<(CallNotice, Option<&'static str>, Option<&'static str>
         observed: UnknownOutcomeReason::ConnectionLost,
         said: "read ECONNRESET".into(),
     };
-    let transition = BreakerTransition { from: State::Closed, to: State::Open, reason: TransitionReason::Consecutive, at: AT };
+    let transition = BreakerTransition {
+        from: State::Closed,
+        to: State::Open,
+        reason: TransitionReason::Consecutive,
+        at: AT,
+    };
     let change = TrustChange {
         subject: "bank/pay".into(),
         scope: TrustScope::Signature,
@@ -153,7 +161,10 @@ fn every_notice() -> Vec<(CallNotice, Option<&'static str>, Option<&'static str>
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_shadow\"} 1"),
         ),
         (
-            CallNotice::Verified { resolution: Some(Resolution::Ran), words: "bank/payments shows it".into() },
+            CallNotice::Verified {
+                resolution: Some(Resolution::Ran),
+                words: "bank/payments shows it".into(),
+            },
             Some("tool_call_verified"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_verified\"} 1"),
         ),
@@ -290,7 +301,8 @@ fn a_tool_that_times_out_is_no_matter_for_the_watchdog() {
 #[test]
 fn a_store_failure_is_counted_every_time_and_logged_once() {
     let heard = TestTelemetry::new();
-    let error = StoreError::not_done(StoreErrorKind::Unreachable, "redis://me:hunter2@store: connection refused");
+    let error =
+        StoreError::not_done(StoreErrorKind::Unreachable, "redis://me:hunter2@store: connection refused");
     for _ in 0..100 {
         heard.telemetry.store_failed("redis", &error);
     }
@@ -303,7 +315,9 @@ fn a_store_failure_is_counted_every_time_and_logged_once() {
 #[test]
 fn store_events_are_counted_and_logged() {
     let heard = TestTelemetry::new();
-    for news in [StoreEvent::Unavailable("the disk is full".into()), StoreEvent::Available, StoreEvent::Emptied] {
+    for news in
+        [StoreEvent::Unavailable("the disk is full".into()), StoreEvent::Available, StoreEvent::Emptied]
+    {
         heard.telemetry.store_event("redis", &news);
     }
     for event in ["lost", "back", "emptied"] {
@@ -320,9 +334,10 @@ fn tr_13_overload_is_logged_once_a_minute_and_counted_every_time() {
     for second in 0..120 {
         let at = AT + Duration::from_secs(second);
         let about = NoticeContext { envelope: &envelope, request: &request, policy: &policy, at };
-        heard
-            .telemetry
-            .notice(&about, &CallNotice::CallBlocked { code: Code::Overloaded, retriable: true, breaker: None });
+        heard.telemetry.notice(
+            &about,
+            &CallNotice::CallBlocked { code: Code::Overloaded, retriable: true, breaker: None },
+        );
     }
     assert_eq!(heard.told("tool_call_blocked").len(), 2);
     heard.assert_counted("steadfast_tool_events_total{tool=\"bank/pay\",event=\"tool_call_blocked\"} 120");

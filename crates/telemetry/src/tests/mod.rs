@@ -15,13 +15,13 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 use parking_lot::Mutex;
 use steadfast_core::approval::ApprovalChannel;
-use steadfast_core::call::{EqualCallPolicy, IntakeContext, CallerKeyScope, CallRequest, CallerPatience};
+use steadfast_core::call::{CallRequest, CallerKeyScope, CallerPatience, EqualCallPolicy, IntakeContext};
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::dedupe::{ProcessIdentity, RunId};
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_core::policy::{ToolPolicy, PolicyProfile, ToolClass};
-use steadfast_executor::{ToolResult, Engine, RuntimeClock};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_executor::{Engine, RuntimeClock, ToolResult};
 
 use crate::ids::SpanIdGenerator;
 use crate::logs::tests::CapturedOutput;

@@ -10,11 +10,13 @@ use steadfast_core::approval::{ApprovalDecision, Grantor};
 use steadfast_core::id::ToolName;
 use steadfast_core::policy::{EnforcementMode, MechanismModes, SilencePolicy};
 use steadfast_core::report::{ReportKind, ToolReport};
-use steadfast_executor::{Attempt, BreakerKey, OperatorIdentity, EngineListener as _, BreakerOverride, OperatorSurface};
-use steadfast_store::{MemoryOptions, MemoryStore, StoreEvent, StoreError, StoreErrorKind};
+use steadfast_executor::{
+    Attempt, BreakerKey, BreakerOverride, EngineListener as _, OperatorIdentity, OperatorSurface,
+};
+use steadfast_store::{MemoryOptions, MemoryStore, StoreError, StoreErrorKind, StoreEvent};
 
 use super::*;
-use crate::{CATALOGUE, StoreCensus, MetricKind};
+use crate::{CATALOGUE, MetricKind, StoreCensus};
 
 const ALERTS: &str = include_str!("../../../../docs/operating/alerts.yml");
 const ALERT_TESTS: &str = include_str!("../../../../docs/operating/alerts.test.yml");
@@ -22,7 +24,7 @@ const DASHBOARD: &str = include_str!("../../../../docs/operating/grafana.json");
 
 const PAGE: &str = include_str!("../../../../docs/operating/telemetry.md");
 const MAPPING: &str = include_str!("../mapping.rs");
-const WORDS: &str = include_str!("../words.rs");
+const WORDS: &str = include_str!("../names.rs");
 
 /// Returns the names of log lines, as the mapping writes them, and those of the events of turns.
 fn events() -> BTreeSet<&'static str> {
@@ -39,7 +41,9 @@ fn names() -> BTreeSet<String> {
             MetricKind::Counter | MetricKind::Gauge => {
                 names.insert(name);
             }
-            MetricKind::Histogram => names.extend(["bucket", "count", "sum"].map(|part| format!("{name}_{part}"))),
+            MetricKind::Histogram => {
+                names.extend(["bucket", "count", "sum"].map(|part| format!("{name}_{part}")))
+            }
         }
     }
     names
@@ -136,7 +140,11 @@ fn groups(expression: &str) -> Vec<&str> {
 async fn lived() -> String {
     let heard = TestTelemetry::new();
     let fault = |status| {
-        move |_: Attempt| std::future::ready::<ToolResult>(Err(AttemptFault::new(FaultSource::Http { status }, "no").into()))
+        move |_: Attempt| {
+            std::future::ready::<ToolResult>(
+                Err(AttemptFault::new(FaultSource::Http { status }, "no").into()),
+            )
+        }
     };
     let called = |tool: &str, amount: u32, key: Option<&str>| {
         let mut call = pay(amount, key.unwrap_or("none"));

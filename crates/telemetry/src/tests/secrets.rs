@@ -35,7 +35,9 @@ fn leaky() -> CallEnvelope {
 }
 
 /// A tool that fails with secrets in its error, then succeeds with secrets in its result.
-fn leaky_tool(fault: FaultSource) -> impl Fn(Attempt) -> std::future::Ready<ToolResult> + Send + Sync + 'static {
+fn leaky_tool(
+    fault: FaultSource,
+) -> impl Fn(Attempt) -> std::future::Ready<ToolResult> + Send + Sync + 'static {
     move |attempt: Attempt| {
         let said =
             format!("Authorization: Bearer {TOKEN} rejected, password=hunter2, sk-live-51Habcdefghijkl");
@@ -56,7 +58,13 @@ fn assert_clean(text: &str, place: &str) {
 
 async fn make_calls(engine: &Engine) {
     let transient = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
-    for fault in [transient, FaultSource::Http { status: 401 }, FaultSource::IsError, FaultSource::Tool, FaultSource::Panic] {
+    for fault in [
+        transient,
+        FaultSource::Http { status: 401 },
+        FaultSource::IsError,
+        FaultSource::Tool,
+        FaultSource::Panic,
+    ] {
         engine.call(leaky(), leaky_tool(fault)).await;
         engine.call(leaky(), async |_: Attempt| -> ToolResult { panic!("panicked with {TOKEN}") }).await;
     }

@@ -9,7 +9,7 @@ use steadfast_core::envelope::{CallerIdentity, EnvelopeTrace};
 use steadfast_core::turn::trace::TraceSpan;
 use steadfast_core::turn::{TurnLimits, TurnPlan};
 use steadfast_core::{Timestamp, millis};
-use steadfast_executor::{Attempt, ResolvedTool, ToolRegistry, TurnOptions, TurnTraceView, TurnResponse};
+use steadfast_executor::{Attempt, ResolvedTool, ToolRegistry, TurnOptions, TurnResponse, TurnTraceView};
 
 use super::*;
 use crate::{OtlpOptions, names};
@@ -57,8 +57,10 @@ fn target() -> CallerIdentity {
 
 pub(super) async fn turn(engine: &Engine, traceparent: Option<&str>, text: &str) -> TurnResponse {
     let traceparent = traceparent.map(str::to_owned);
-    let options =
-        TurnOptions { trace: EnvelopeTrace { traceparent, ..EnvelopeTrace::default() }, ..TurnOptions::of(target()) };
+    let options = TurnOptions {
+        trace: EnvelopeTrace { traceparent, ..EnvelopeTrace::default() },
+        ..TurnOptions::of(target())
+    };
     engine.turn(plan(text), Arc::new(TurnTestTools), options).await.unwrap()
 }
 

@@ -11,13 +11,13 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use steadfast_config::{HttpMethod, HttpToolSettings, UrlTemplate};
-use steadfast_core::classify::{AttemptFault, RetryAfter, FaultSource, TransportError};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 use steadfast_core::envelope::write_baggage;
 use steadfast_core::id::{Domain, ToolRef};
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_executor::{ToolResult, Attempt, AttemptError, ToolHandler};
-use steadfast_mcp::http::upstream::{OriginRequest, HttpOrigin, OriginResponse, RequestProgress};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_executor::{Attempt, AttemptError, ToolHandler, ToolResult};
 use steadfast_mcp::http::encode_value;
+use steadfast_mcp::http::upstream::{HttpOrigin, OriginRequest, OriginResponse, RequestProgress};
 use tokio::time::Instant;
 
 use self::request::{FilledRequest, fill};
@@ -43,7 +43,11 @@ struct HttpParts {
 }
 
 impl HttpTool {
-    pub(crate) fn new(tool: ToolRef, settings: &HttpToolSettings, origin: HttpOrigin) -> Result<Self, UnusableReason> {
+    pub(crate) fn new(
+        tool: ToolRef,
+        settings: &HttpToolSettings,
+        origin: HttpOrigin,
+    ) -> Result<Self, UnusableReason> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/plain;q=0.9, */*;q=0.8"));
         // Compressed responses are not supported.

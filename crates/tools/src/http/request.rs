@@ -23,12 +23,20 @@ pub(super) struct FilledRequest {
 }
 
 /// Fills a URL with parameters. Parameters in the URL are left out of query and body.
-pub(super) fn fill(method: HttpMethod, url: &UrlTemplate, params: &str) -> Result<FilledRequest, ParameterError> {
-    let document = JsonDocument::parse(params.as_bytes(), JsonLimits::PARAMS)
-        .map_err(|error| ParameterError(format!("invalid arguments: they are no JSON that can be read ({error})")))?;
+pub(super) fn fill(
+    method: HttpMethod,
+    url: &UrlTemplate,
+    params: &str,
+) -> Result<FilledRequest, ParameterError> {
+    let document = JsonDocument::parse(params.as_bytes(), JsonLimits::PARAMS).map_err(|error| {
+        ParameterError(format!("invalid arguments: they are no JSON that can be read ({error})"))
+    })?;
     let root = document.root();
     if !root.is_object() {
-        return Err(ParameterError(format!("invalid arguments: they are {}, not an object", root.kind().describe())));
+        return Err(ParameterError(format!(
+            "invalid arguments: they are {}, not an object",
+            root.kind().describe()
+        )));
     }
     let mut target = path(url, root)?;
     let mut query = QueryParameters { text: String::new() };
@@ -135,7 +143,9 @@ fn check_segment(segment: &str, filled: Option<&str>) -> Result<(), ParameterErr
 /// Returns the parameter that a URL names.
 fn named<'d>(params: JsonValue<'d>, name: &str) -> Result<Cow<'d, str>, ParameterError> {
     let Some(value) = params.get(name).filter(|value| !value.is_null()) else {
-        return Err(ParameterError(format!("missing required parameter `{name}`: it stands in the URL of this tool")));
+        return Err(ParameterError(format!(
+            "missing required parameter `{name}`: it stands in the URL of this tool"
+        )));
     };
     match scalar(value) {
         ParameterValue::Text(text) => Ok(text),
@@ -233,9 +243,9 @@ fn write_encoded(text: &str, is_plain: impl Fn(u8) -> bool, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use steadfast_config::{Config, CommandLineFlag, Sources};
+    use steadfast_config::{CommandLineFlag, Config, Sources};
     use steadfast_core::Timestamp;
-    use steadfast_core::classify::{ModelMistake, FaultNature, Overrides, AttemptReach, classify};
+    use steadfast_core::classify::{AttemptReach, FaultNature, ModelMistake, Overrides, classify};
     use steadfast_core::code::Code;
 
     use super::*;
@@ -353,7 +363,12 @@ mod tests {
             let judged = classify(&fault, &Overrides::default(), Timestamp::ZERO);
             assert_eq!(
                 (judged.reach, judged.nature, judged.mistake, judged.code),
-                (AttemptReach::NotSent, FaultNature::Permanent, Some(ModelMistake::Arguments), Code::InvalidArguments),
+                (
+                    AttemptReach::NotSent,
+                    FaultNature::Permanent,
+                    Some(ModelMistake::Arguments),
+                    Code::InvalidArguments
+                ),
                 "{}",
                 fault.message
             );

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::classify::{FaultMatcher, FaultNature, OverrideRule, Overrides};
-use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::policy::{EnforcementMode, MechanismModes, ToolClass};
 use steadfast_executor::CallResponse;
 use steadfast_tools::{PlainTool, Toolbox};
 
 use crate::{
-    ToolTestFolder, PATIENCE, SECRET, StoppedClock, call, code, content, engine, message, once, soon, standard, tool,
-    toolbox,
+    PATIENCE, SECRET, StoppedClock, ToolTestFolder, call, code, content, engine, message, once, soon,
+    standard, tool, toolbox,
 };
 
 /// Returns a tool `t` that runs a shell with this script.
@@ -268,7 +268,8 @@ mod groups {
             let clock = StoppedClock::new();
             let calling =
                 tokio::spawn(engine.call(call("command", "{}", Some("k")), sh(&hanging(&path, trap))));
-            let watched: Vec<WatchedPidfd> = written(&path, HANGING).await.into_iter().map(WatchedPidfd::new).collect();
+            let watched: Vec<WatchedPidfd> =
+                written(&path, HANGING).await.into_iter().map(WatchedPidfd::new).collect();
             clock.pass(policy.time.attempt).await;
             let called = soon(calling).await.unwrap();
             assert_eq!(code(&called), Some(code_is), "{class:?} {trap}: {called:?}");
@@ -286,7 +287,8 @@ mod groups {
             let calling = engine.call(call("command", "{}", Some("k")), sh(&hanging(&path, "")));
             let cancel = calling.canceller();
             let calling = tokio::spawn(calling);
-            let watched: Vec<WatchedPidfd> = written(&path, HANGING).await.into_iter().map(WatchedPidfd::new).collect();
+            let watched: Vec<WatchedPidfd> =
+                written(&path, HANGING).await.into_iter().map(WatchedPidfd::new).collect();
             cancel.cancel();
             all_end(watched).await;
             let called = soon(calling).await.unwrap();

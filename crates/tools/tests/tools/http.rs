@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::policy::{EnforcementMode, MechanismModes, ToolClass};
 use steadfast_tools::LONGEST_ANSWER;
 use tokio::net::TcpListener;
@@ -78,9 +78,10 @@ async fn an_answer_is_json_text_or_nothing_with_its_status_beside_it() {
     // A response without a body ends with its head.
     let head = || ListenerReply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n".to_vec());
     let none = || ListenerReply::Raw(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec());
-    for (method, server) in
-        [("HEAD", ToolTestServer::start(move |_| head()).await), ("GET", ToolTestServer::start(move |_| none()).await)]
-    {
+    for (method, server) in [
+        ("HEAD", ToolTestServer::start(move |_| head()).await),
+        ("GET", ToolTestServer::start(move |_| none()).await),
+    ] {
         let asking = tool(&toolbox(&server.tool(method, "/x", "")), "http", "t");
         let called =
             soon(engine(once(ToolClass::Unknown)).await.call(call("http", "{}", None), asking)).await;
@@ -110,9 +111,10 @@ async fn tr_5_a_503_is_tried_again_and_not_before_its_server_wants_it() {
 #[tokio::test]
 async fn a_date_in_retry_after_is_passed_on() {
     let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3600));
-    let server =
-        ToolTestServer::start(move |_| answer("429 Too Many Requests", &format!("Retry-After: {date}\r\n"), ""))
-            .await;
+    let server = ToolTestServer::start(move |_| {
+        answer("429 Too Many Requests", &format!("Retry-After: {date}\r\n"), "")
+    })
+    .await;
     let asking = tool(&toolbox(&server.tool("GET", "/", "")), "http", "t");
     let called =
         soon(engine(standard(ToolClass::ReadOnly)).await.call(call("http", "{}", None), asking)).await;

@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use steadfast_config::{Config, CommandLineFlag, Sources};
+use steadfast_config::{CommandLineFlag, Config, Sources};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::id::{Namespace, ToolName};
-use steadfast_core::policy::{ToolPolicy, PolicyProfile, ToolClass};
+use steadfast_core::policy::{PolicyProfile, ToolClass, ToolPolicy};
 use steadfast_executor::{CallResponse, Engine, RuntimeClock};
 use steadfast_process::Leash;
 use steadfast_tools::{PlainTool, Toolbox};

@@ -12,22 +12,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{ApprovalDecision, Grantor, ApprovalSubject};
-use steadfast_core::breaker::{CircuitBreaker, BreakerVerdict};
+use steadfast_core::approval::{ApprovalDecision, ApprovalSubject, Grantor};
+use steadfast_core::breaker::{BreakerVerdict, CircuitBreaker};
 use steadfast_core::call::{
-    Call, CallResult, CallEvent, DeferredWrite, CallMisuse, CallNotice, OtherWaiters, AttemptReport, Provenance, RecordStatus, CallRequest, CallMechanisms,
-    NextStep, StoreFault, UpstreamSignal, WakeReason,
+    AttemptReport, Call, CallEvent, CallMechanisms, CallMisuse, CallNotice, CallRequest, CallResult,
+    DeferredWrite, NextStep, OtherWaiters, Provenance, RecordStatus, StoreFault, UpstreamSignal, WakeReason,
 };
 use steadfast_core::classify::{AttemptFault, Severity, classify};
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, RunOutcome, ClaimIntent, LeaseOwnerState, ClaimOwner, DedupeRecord, ReleaseRequest, ClaimRole, DedupeRules, SaveRequest,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, LeaseOwnerState,
+    ReleaseRequest, RunOutcome, SaveRequest,
 };
 use steadfast_core::guard::{self, GuardedCall, LoopGuard};
 use steadfast_core::id::Digest;
 use steadfast_core::limit::Limiter;
 use steadfast_core::policy::{EnforcementMode, ToolPolicy};
 use steadfast_core::retry::RetryBudget;
-use steadfast_core::trust::{self, FinishedOutcome, TrustSubject, TrustLedger};
+use steadfast_core::trust::{self, FinishedOutcome, TrustLedger, TrustSubject};
 
 use crate::draw::InputDraw;
 use store::FuzzStore;
@@ -131,7 +132,11 @@ impl<'i> FuzzWorld<'i> {
             let request = setup::request(&mut world.draw, number, world.now);
             world.call(request, &policy);
             assert_eq!(world.limiter.in_flight(), 0, "the call is over and its place is still taken");
-            assert_eq!(world.dependency_limiter.in_flight(), 0, "the call is over and its place is still taken");
+            assert_eq!(
+                world.dependency_limiter.in_flight(),
+                0,
+                "the call is over and its place is still taken"
+            );
             if world.draw.rest().is_empty() {
                 break;
             }
@@ -218,13 +223,17 @@ impl<'i> FuzzWorld<'i> {
     fn answer(&mut self, driven: &mut FuzzedCall) {
         let now = self.now;
         let event = match &driven.pending {
-            NextStep::Follow(_) | NextStep::AwaitEnd(_) => CallEvent::Woke(self.draw.pick([WakeReason::Changed, WakeReason::Time])),
+            NextStep::Follow(_) | NextStep::AwaitEnd(_) => {
+                CallEvent::Woke(self.draw.pick([WakeReason::Changed, WakeReason::Time]))
+            }
             NextStep::Ask(_) => CallEvent::Answered(setup::answer(&mut self.draw)),
             NextStep::Run(_) | NextStep::Cut(_) => CallEvent::Ran(setup::outcome(&mut self.draw)),
             NextStep::Wait if driven.call.is_settling() => self.settles(driven),
-            NextStep::Wait | NextStep::Answer { .. } | NextStep::CancelUpstream | NextStep::Stay | NextStep::Finish { .. } => {
-                CallEvent::Woke(WakeReason::Time)
-            }
+            NextStep::Wait
+            | NextStep::Answer { .. }
+            | NextStep::CancelUpstream
+            | NextStep::Stay
+            | NextStep::Finish { .. } => CallEvent::Woke(WakeReason::Time),
             NextStep::Claim(_)
             | NextStep::Spend { .. }
             | NextStep::Start { .. }
@@ -307,7 +316,9 @@ impl<'i> FuzzWorld<'i> {
         let others = self.sight;
         let sight = |owner: &ClaimOwner| match others {
             LeaseOwnerState::Time => LeaseOwnerState::Time,
-            LeaseOwnerState::Alive | LeaseOwnerState::Gone if owner.process == setup::process(1) => LeaseOwnerState::Alive,
+            LeaseOwnerState::Alive | LeaseOwnerState::Gone if owner.process == setup::process(1) => {
+                LeaseOwnerState::Alive
+            }
             LeaseOwnerState::Alive | LeaseOwnerState::Gone => others,
         };
         self.store.claim(claim, sight, self.now)
@@ -337,8 +348,14 @@ impl<'i> FuzzWorld<'i> {
             1 => {
                 if let Some(claimed) = self.rival.clone() {
                     let ending = RunOutcome::Done(Some(setup::output()));
-                    let save =
-                        SaveRequest { claimed, ending, attempts: Vec::new(), delivered: None, hold: false, keep };
+                    let save = SaveRequest {
+                        claimed,
+                        ending,
+                        attempts: Vec::new(),
+                        delivered: None,
+                        hold: false,
+                        keep,
+                    };
                     let _ = self.store.save(&save, self.now);
                 }
             }
@@ -430,15 +447,18 @@ impl<'i> FuzzWorld<'i> {
         let now = self.now;
         // The machine is only formatted if misuse is possible, because that is slow.
         let wake_at = driven.call.wake_at();
-        let before =
-            (meant == AnswerIntent::Anything).then(|| (driven.call.state(), wake_at, format!("{:?}", driven.call)));
+        let before = (meant == AnswerIntent::Anything)
+            .then(|| (driven.call.state(), wake_at, format!("{:?}", driven.call)));
         let ran = matches!(event, CallEvent::Ran(_));
         let settling = driven.call.is_settling();
         let is_gone = matches!(event, CallEvent::Settled) && driven.call.awaits_end();
         let owner = driven.call.claimed_record().map(|record| &record.owner);
         let foreign = matches!(&event, CallEvent::Renewed { owner: renewed, .. } if owner != Some(renewed));
-        let fault =
-            if let CallEvent::Ran(AttemptReport::Failure { fault, .. }) = &event { Some(fault.clone()) } else { None };
+        let fault = if let CallEvent::Ran(AttemptReport::Failure { fault, .. }) = &event {
+            Some(fault.clone())
+        } else {
+            None
+        };
         let timer = matches!(event, CallEvent::Woke(WakeReason::Time)) && wake_at.is_some_and(|at| at <= now);
         let mut notices = Vec::new();
         match driven.call.handle_event(&mut self.shared(), now, event, &mut notices) {
@@ -543,7 +563,8 @@ impl<'i> FuzzWorld<'i> {
             assert!(safe, "it may have run and must not twice: {fault:?}");
         }
         // In shadow mode the record protects nothing, and a start that could not be written delays nothing.
-        if let Some(record) = driven.call.record().filter(|_| policy.modes.dedupe == EnforcementMode::Enforce) {
+        if let Some(record) = driven.call.record().filter(|_| policy.modes.dedupe == EnforcementMode::Enforce)
+        {
             assert!(
                 self.store.started.contains(&record.owner),
                 "runs before `started` is written: {record:?}"
@@ -594,7 +615,9 @@ impl<'i> FuzzWorld<'i> {
             match kept {
                 DeferredWrite::Save(save) => drop(self.store.save(save, self.now)),
                 DeferredWrite::Release(release) => self.store.release(release),
-                DeferredWrite::GiveBack { grant, owner } => self.store.approvals.return_grant(*grant, owner.digest()),
+                DeferredWrite::GiveBack { grant, owner } => {
+                    self.store.approvals.return_grant(*grant, owner.digest())
+                }
                 DeferredWrite::Park(ask) => {
                     let request = driven.call.request();
                     let wanted = ApprovalSubject {
@@ -606,7 +629,11 @@ impl<'i> FuzzWorld<'i> {
                     };
                     let policy = &driven.call.policy().approval;
                     let asked = self.store.approvals.ask(wanted, &ask.escalation, None, policy, self.now);
-                    let decision = self.draw.pick([ApprovalDecision::Once, ApprovalDecision::Session, ApprovalDecision::Deny]);
+                    let decision = self.draw.pick([
+                        ApprovalDecision::Once,
+                        ApprovalDecision::Session,
+                        ApprovalDecision::Deny,
+                    ]);
                     let _ = self.store.approvals.decide(asked.id, decision, Grantor::Operator, self.now);
                 }
             }

@@ -7,21 +7,23 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{ApprovalChannel, GrantId, SpendVerdict};
 use steadfast_core::call::{
-    ApprovalOutcome, AttemptEndVisibility, Deduplication, CallEvent, CallerHints, OtherWaiters, AttemptReport, CallRequest, RunnerKind, UpstreamKey, StoreFault,
-    CallerPatience, WakeReason,
+    ApprovalOutcome, AttemptEndVisibility, AttemptReport, CallEvent, CallRequest, CallerHints,
+    CallerPatience, Deduplication, OtherWaiters, RunnerKind, StoreFault, UpstreamKey, WakeReason,
 };
-use steadfast_core::classify::{AttemptFault, RetryAfter, Severity, FaultSource, TransportError};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, Severity, TransportError};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    RecordAddress, ClaimVerdict, SettleStatus, CallFailure, UnknownOutcomeReason, ClaimOwner, ProcessIdentity, DeliveryReceipt, RenewVerdict, ReplayedResult,
-    ReplayReason, RunId, SaveVerdict, StartVerdict, UnknownOutcomeStatus,
+    CallFailure, ClaimOwner, ClaimVerdict, DeliveryReceipt, ProcessIdentity, RecordAddress, RenewVerdict,
+    ReplayReason, ReplayedResult, RunId, SaveVerdict, SettleStatus, StartVerdict, UnknownOutcomeReason,
+    UnknownOutcomeStatus,
 };
 use steadfast_core::id::{Digest, Domain, Namespace, RequestId, SessionKey, ToolName, ToolRef, TurnId};
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{
-    UnknownOutcomePolicy, AmbiguousOutcomePolicy, ArgumentCheck, ApprovalTrigger, FailureReplayPolicy, DangerousCommandPolicy, EnforcementMode, MechanismModes, StoreFailurePolicy,
-    ToolPolicy, PolicyProfile, RateLimit, RepeatedSuccessPolicy, ToolClass, TrustRule,
+    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, DangerousCommandPolicy, EnforcementMode,
+    FailureReplayPolicy, MechanismModes, PolicyProfile, RateLimit, RepeatedSuccessPolicy, StoreFailurePolicy,
+    ToolClass, ToolPolicy, TrustRule, UnknownOutcomePolicy,
 };
 use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::Signature;
@@ -31,20 +33,32 @@ use crate::draw::InputDraw;
 pub(super) fn policy(draw: &mut InputDraw<'_>) -> ToolPolicy {
     let class =
         draw.pick([ToolClass::Mutating, ToolClass::Unknown, ToolClass::ReadOnly, ToolClass::Idempotent]);
-    let mut policy = draw.pick([PolicyProfile::Standard, PolicyProfile::Measured, PolicyProfile::Stepped]).policy(class);
+    let mut policy =
+        draw.pick([PolicyProfile::Standard, PolicyProfile::Measured, PolicyProfile::Stepped]).policy(class);
     if draw.flag() {
         policy = policy.for_gateway();
     }
-    let mut mode = || draw.pick([EnforcementMode::Enforce, EnforcementMode::Enforce, EnforcementMode::Enforce, EnforcementMode::Shadow, EnforcementMode::Off]);
-    policy.modes = MechanismModes { dedupe: mode(), retry: mode(), breaker: mode(), guard: mode(), trust: mode() };
+    let mut mode = || {
+        draw.pick([
+            EnforcementMode::Enforce,
+            EnforcementMode::Enforce,
+            EnforcementMode::Enforce,
+            EnforcementMode::Shadow,
+            EnforcementMode::Off,
+        ])
+    };
+    policy.modes =
+        MechanismModes { dedupe: mode(), retry: mode(), breaker: mode(), guard: mode(), trust: mode() };
     policy.repeat.retry_safe = draw.flag();
-    policy.repeat.ambiguous = draw.pick([policy.repeat.ambiguous, AmbiguousOutcomePolicy::Retry, AmbiguousOutcomePolicy::Stop]);
+    policy.repeat.ambiguous =
+        draw.pick([policy.repeat.ambiguous, AmbiguousOutcomePolicy::Retry, AmbiguousOutcomePolicy::Stop]);
     policy.dedupe.cache_failures =
         draw.pick([FailureReplayPolicy::Terminal, FailureReplayPolicy::All, FailureReplayPolicy::None]);
     policy.dedupe.after_unknown = draw.pick([UnknownOutcomePolicy::TellOnce, UnknownOutcomePolicy::Hold]);
     policy.dedupe.on_store_failure = draw.pick([StoreFailurePolicy::GoOn, StoreFailurePolicy::Refuse]);
     policy.dedupe.largest_output = draw.pick([8 << 20, 0]);
-    policy.approval.when = draw.pick([ApprovalTrigger::Escalated, ApprovalTrigger::Always, ApprovalTrigger::Never]);
+    policy.approval.when =
+        draw.pick([ApprovalTrigger::Escalated, ApprovalTrigger::Always, ApprovalTrigger::Never]);
     policy.approval.dangerous = draw.pick([DangerousCommandPolicy::Record, DangerousCommandPolicy::Ask]);
     policy.arguments = draw.pick([ArgumentCheck::Assist, ArgumentCheck::Enforce, ArgumentCheck::Off]);
     policy.domain_trust = draw.flag().then(TrustRule::default);

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{ApprovalLedger, GrantId, SpendVerdict};
 use steadfast_core::dedupe::{
-    RecordAbsence, Claim, ClaimVerdict, LocalKnowledge, LeaseOwnerState, ClaimOwner, DeliveryReceipt, DedupeRecord, DedupeState, MemoryRecords, ReleaseRequest,
-    RenewVerdict, Resolution, ResolutionRequest, DedupeRules, SaveRequest, SaveVerdict, StartVerdict,
+    Claim, ClaimOwner, ClaimVerdict, DedupeRecord, DedupeRules, DedupeState, DeliveryReceipt,
+    LeaseOwnerState, LocalKnowledge, MemoryRecords, RecordAbsence, ReleaseRequest, RenewVerdict, Resolution,
+    ResolutionRequest, SaveRequest, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
@@ -37,7 +38,12 @@ impl FuzzStore {
         verdict
     }
 
-    pub(super) fn renew(&mut self, claimed: &DedupeRecord, keep: &RecordLifetimes, now: Timestamp) -> RenewVerdict {
+    pub(super) fn renew(
+        &mut self,
+        claimed: &DedupeRecord,
+        keep: &RecordLifetimes,
+        now: Timestamp,
+    ) -> RenewVerdict {
         self.records.renew(claimed, keep, RecordAbsence::Removed, now)
     }
 
@@ -60,7 +66,10 @@ impl FuzzStore {
     /// Returns the knowledge of a caller that has verified every unknown outcome that it received.
     fn known(&self) -> LocalKnowledge {
         let unknown = self.records.iter().filter(|record| matches!(record.state, DedupeState::Unknown(_)));
-        LocalKnowledge { verified: unknown.map(|record| record.owner.clone()).collect(), ..LocalKnowledge::default() }
+        LocalKnowledge {
+            verified: unknown.map(|record| record.owner.clone()).collect(),
+            ..LocalKnowledge::default()
+        }
     }
 
     /// Resolves every unknown outcome as not run, like an operator.

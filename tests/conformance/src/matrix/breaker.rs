@@ -4,12 +4,17 @@ use std::time::Duration;
 
 use steadfast_core::breaker::State;
 use steadfast_core::call::CallNotice;
-use steadfast_core::policy::{ToolPolicy, ToolClass};
-use steadfast_executor::{AuditQuery, BreakerKey, OperatorIdentity, AuditAction, Engine, ChangeScope, BreakerOverride, OperatorSurface};
+use steadfast_core::policy::{ToolClass, ToolPolicy};
+use steadfast_executor::{
+    AuditAction, AuditQuery, BreakerKey, BreakerOverride, ChangeScope, Engine, OperatorIdentity,
+    OperatorSurface,
+};
 use steadfast_store::DocumentKind;
 use tokio::task::JoinSet;
 
-use crate::calls::{CountingTool, OPEN, PATIENCE, SUCCESS, fail, wait_for_notice, keyed, paid, single, status, within};
+use crate::calls::{
+    CountingTool, OPEN, PATIENCE, SUCCESS, fail, keyed, paid, single, status, wait_for_notice, within,
+};
 use crate::world::{ConformanceWorld, plain};
 
 /// Returns the time for which it stays open: mutating tools have 15 s.
@@ -31,7 +36,8 @@ pub(super) async fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_ca
     let before = engine.call(keyed("before"), CountingTool::paying()).await;
     assert_eq!(status(&before), SUCCESS, "four are not enough, and a success ends the run of failures");
     fail(&engine, 5).await;
-    let opened = wait_for_notice(&mut events, |notice| matches!(notice, CallNotice::BreakerChanged { .. })).await;
+    let opened =
+        wait_for_notice(&mut events, |notice| matches!(notice, CallNotice::BreakerChanged { .. })).await;
     let CallNotice::BreakerChanged { transition, .. } = opened else { panic!("{opened:?}") };
     assert_eq!((transition.from, transition.to), (State::Closed, State::Open));
 
@@ -54,7 +60,9 @@ pub(super) async fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_ca
 }
 
 /// An operator at one process stops a working tool, and the others learn it from the store alone.
-pub(super) async fn tr_8_a_forced_open_breaker_stays_open_in_a_fleet_and_over_a_restart(world: ConformanceWorld) {
+pub(super) async fn tr_8_a_forced_open_breaker_stays_open_in_a_fleet_and_over_a_restart(
+    world: ConformanceWorld,
+) {
     world.stop_clock();
     let policy = plain(ToolClass::Mutating);
     let (first, second) = (world.engine(&policy).await, world.engine(&policy).await);
@@ -105,7 +113,8 @@ pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: ConformanceWor
     let mut events = engine.events();
     let mut changes = Vec::new();
     let mut next_change = async || {
-        let told = wait_for_notice(&mut events, |notice| matches!(notice, CallNotice::BreakerChanged { .. })).await;
+        let told =
+            wait_for_notice(&mut events, |notice| matches!(notice, CallNotice::BreakerChanged { .. })).await;
         let CallNotice::BreakerChanged { transition, .. } = told else { panic!("{told:?}") };
         changes.push((transition.from, transition.to));
         changes.clone()
@@ -166,7 +175,9 @@ pub(super) async fn tr_9_a_fleet_sends_one_probe(world: ConformanceWorld) {
     assert_eq!(tool.runs(), 1);
 }
 
-pub(super) async fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down(world: ConformanceWorld) {
+pub(super) async fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down(
+    world: ConformanceWorld,
+) {
     world.stop_clock();
     let policy = plain(ToolClass::Mutating);
     let engine = world.engine(&policy).await;

@@ -4,14 +4,18 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use steadfast_core::call::CallNotice;
-use steadfast_core::code::{Code, CallStatus};
+use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::envelope::CacheMatch;
 use steadfast_core::policy::{KeyConflictPolicy, ToolClass};
 
-use crate::calls::{CountingTool, SUCCESS, call, envelope, wait_for_notice, keyed, paid, read, says, status, within};
+use crate::calls::{
+    CountingTool, SUCCESS, call, envelope, keyed, paid, read, says, status, wait_for_notice, within,
+};
 use crate::world::{ConformanceWorld, plain};
 
-pub(super) async fn tr_1_a_malformed_envelope_runs_nothing_and_leaves_nothing_behind(world: ConformanceWorld) {
+pub(super) async fn tr_1_a_malformed_envelope_runs_nothing_and_leaves_nothing_behind(
+    world: ConformanceWorld,
+) {
     let engine = world.engine(&plain(ToolClass::Mutating)).await;
     let tool = CountingTool::paying();
     let nameless = envelope(json!({ "toolName": null, "payload": { "idempotencyKey": "k" } }));
@@ -103,7 +107,9 @@ pub(super) async fn tr_3_a_duplicate_after_completion_gets_the_recorded_answer(w
     assert!(world.records().await.iter().all(|record| record.digest == digest), "the same parameters");
 }
 
-pub(super) async fn tr_4_the_same_key_with_other_parameters_is_a_conflict_or_another_call(world: ConformanceWorld) {
+pub(super) async fn tr_4_the_same_key_with_other_parameters_is_a_conflict_or_another_call(
+    world: ConformanceWorld,
+) {
     let with =
         |key: &str, to: Value| call(json!({ "payload": { "idempotencyKey": key, "params": { "to": to } } }));
     let mut policy = plain(ToolClass::Mutating);

@@ -1,10 +1,10 @@
 //! The acceptance matrix of the tool reliability layer, row by row. Each case also checks the last column of its row:
 //! the state that must not have changed.
 
-mod telemetry;
 mod breaker;
 mod duplicates;
 mod retries;
+mod telemetry;
 
 crate::world::for_every_store! {
     duplicates::{

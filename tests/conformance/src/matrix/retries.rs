@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use serde_json::json;
 use steadfast_core::classify::{AttemptFault, FaultSource};
-use steadfast_core::code::{Code, CallStatus};
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::code::{CallStatus, Code};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::ToolClass;
-use steadfast_executor::{ToolResult, Attempt, CallResponse, ToolFault};
+use steadfast_executor::{Attempt, CallResponse, ToolFault, ToolResult};
 
 use crate::calls::{CountingTool, OPEN, SUCCESS, call, fail, http, keyed, paid, single, status, within};
 use crate::world::{ConformanceWorld, plain};
 
-pub(super) async fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits(world: ConformanceWorld) {
+pub(super) async fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits(
+    world: ConformanceWorld,
+) {
     let mut policy = plain(ToolClass::Unknown);
     // Where time is real, no limit is too short for a tool that answers: there the tool itself reports the timeout.
     let leaps = world.has_paused_time();
@@ -57,7 +59,8 @@ pub(super) async fn tr_6_a_400_is_final_after_one_attempt(world: ConformanceWorl
         let said = ToolOutput { content: RawJson::string(&format!("no: {code}")), metadata: None };
         let refusal = said.clone();
         let tool = CountingTool::new(move |_| {
-            let fault = AttemptFault::new(FaultSource::Http { status: code }, format!("the server said {code}"));
+            let fault =
+                AttemptFault::new(FaultSource::Http { status: code }, format!("the server said {code}"));
             Err(ToolFault { fault, output: Some(refusal.clone()) }.into())
         });
         let key = format!("k-{code}");
@@ -80,7 +83,9 @@ pub(super) async fn tr_6_a_400_is_final_after_one_attempt(world: ConformanceWorl
     assert_eq!(status(&called), SUCCESS);
 }
 
-pub(super) async fn tr_7_a_tool_that_always_fails_exhausts_its_attempts_with_bounded_waits(world: ConformanceWorld) {
+pub(super) async fn tr_7_a_tool_that_always_fails_exhausts_its_attempts_with_bounded_waits(
+    world: ConformanceWorld,
+) {
     let engine = world.engine(&plain(ToolClass::Unknown)).await;
     let tool = CountingTool::new(|_| http(503));
     let exhausted = (CallStatus::RetryExhausted, Some(Code::RetryExhausted));

@@ -11,12 +11,13 @@ use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::output::RawJson;
-use steadfast_core::policy::{EnforcementMode, ToolPolicy, PolicyProfile, ToolClass};
-use steadfast_executor::{ToolResult, Attempt, Engine, HookFuture, Hooks};
+use steadfast_core::policy::{EnforcementMode, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_executor::{Attempt, Engine, HookFuture, Hooks, ToolResult};
 use steadfast_telemetry::{LogLineFormat, LogLineLevel, LogSink, Options, Telemetry};
 
 use crate::calls::{
-    CountingTool, OPEN, PATIENCE, SUCCESS, call, envelope, fail, http, keyed, paid, read, says, single, status,
+    CountingTool, OPEN, PATIENCE, SUCCESS, call, envelope, fail, http, keyed, paid, read, says, single,
+    status,
 };
 use crate::world::{ConformanceWorld, plain};
 
@@ -207,8 +208,9 @@ pub(super) async fn tr_13_every_transition_is_counted_and_logged_within_bounds(w
 async fn configured(world: &ConformanceWorld, config: Config) -> (Engine, Arc<Mutex<Config>>) {
     let config = Arc::new(Mutex::new(config));
     let asked = config.clone();
-    let policies =
-        move |call: &CallEnvelope| asked.lock().resolve_at(&call.tool(), AnnotationHints::default(), None).policy;
+    let policies = move |call: &CallEnvelope| {
+        asked.lock().resolve_at(&call.tool(), AnnotationHints::default(), None).policy
+    };
     (world.builder().await.policies(policies).start().await, config)
 }
 
@@ -279,7 +281,8 @@ pub(super) async fn tr_15_secrets_are_neither_logged_nor_kept(world: Conformance
         let said = said.clone();
         for _ in 0..2 {
             let (source, said) = (source.clone(), said.clone());
-            let tool = CountingTool::new(move |_| Err(AttemptFault::new(source.clone(), said.clone()).into()));
+            let tool =
+                CountingTool::new(move |_| Err(AttemptFault::new(source.clone(), said.clone()).into()));
             told.engine.call(leaky(amount), tool).await;
         }
     }

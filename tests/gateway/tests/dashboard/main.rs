@@ -8,20 +8,20 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+mod actions;
 mod browser;
 #[expect(dead_code, reason = "a part of what the tests of the gateway use")]
 #[path = "../gateway/client.rs"]
 mod client;
+mod hostile_data;
 mod layout;
-mod views;
 mod notifications;
 mod outcomes;
 mod pictures;
-mod actions;
-mod hostile_data;
 mod tenants;
 mod tool;
 mod turns;
+mod views;
 #[expect(dead_code, reason = "a part of what the tests of the gateway use")]
 #[path = "../gateway/world.rs"]
 mod world;
@@ -30,7 +30,7 @@ use std::fs;
 use std::net::SocketAddr;
 
 use crate::client::McpTestClient;
-use crate::world::{TestTransport, GatewayWorld};
+use crate::world::{GatewayWorld, TestTransport};
 
 /// The admin token of every gateway here.
 pub(crate) const TOKEN: &str = "the-person-who-runs-this";
@@ -48,7 +48,8 @@ impl DashboardGateway {
 
     /// Creates one whose server has additional tools.
     pub(crate) fn with_tools(test: &str, config: &str, tools: &[String]) -> Self {
-        let world = GatewayWorld::of(&format!("dashboard_{test}"), config, TestTransport::Http, TestTransport::Stdio);
+        let world =
+            GatewayWorld::of(&format!("dashboard_{test}"), config, TestTransport::Http, TestTransport::Stdio);
         fs::write(world.folder().join("ledger.names"), tools.join("\n")).unwrap();
         let client = world.client_of("bank", |command| {
             command.env("STEADFAST_ADMIN_TOKEN", TOKEN);

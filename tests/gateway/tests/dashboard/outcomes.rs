@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::browser::BrowserPage;
 use crate::client::McpTestClient;
-use crate::world::{TestTransport, GatewayWorld, wait};
+use crate::world::{GatewayWorld, TestTransport, wait};
 use crate::{DashboardGateway, TOKEN};
 
 #[test]
@@ -42,7 +42,12 @@ fn an_unknown_outcome_is_shown_with_what_was_observed_and_resolved_with_one_clic
 /// The end of a call on a remote server cannot be observed, so it may still take effect for a while.
 #[test]
 fn an_outcome_that_cannot_be_checked_yet_says_so_and_does_not_count_as_not_run() {
-    let world = GatewayWorld::of("dashboard_unsettled", "settling.settle = \"10m\"\n", TestTransport::Http, TestTransport::Http);
+    let world = GatewayWorld::of(
+        "dashboard_unsettled",
+        "settling.settle = \"10m\"\n",
+        TestTransport::Http,
+        TestTransport::Http,
+    );
     let mut client: McpTestClient = world.client_of("bank", |command| {
         command.env("STEADFAST_ADMIN_TOKEN", TOKEN);
     });

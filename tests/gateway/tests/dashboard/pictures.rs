@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use crate::browser::BrowserPage;
-use crate::{McpTestClient, DashboardGateway, TOKEN};
+use crate::{DashboardGateway, McpTestClient, TOKEN};
 
 const CONFIG: &str = "
 [guard]

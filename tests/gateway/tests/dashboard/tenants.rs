@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::browser::BrowserPage;
 use crate::client::McpTestClient;
-use crate::world::{TestTransport, LISTEN, GatewayWorld};
+use crate::world::{GatewayWorld, LISTEN, TestTransport};
 use crate::{DashboardGateway, TOKEN};
 
 /// Tokens of two tenants.
@@ -19,7 +19,12 @@ tenant = \"umbra\"
 
 /// Returns a gateway for both of them, with these additional tools. The first client keeps it running.
 pub(crate) fn shared(test: &str, config: &str, tools: &[String]) -> (GatewayWorld, McpTestClient) {
-    let world = GatewayWorld::of(&format!("dashboard_{test}"), &format!("{config}{TOKENS}"), TestTransport::Http, TestTransport::Stdio);
+    let world = GatewayWorld::of(
+        &format!("dashboard_{test}"),
+        &format!("{config}{TOKENS}"),
+        TestTransport::Http,
+        TestTransport::Stdio,
+    );
     std::fs::write(world.folder().join("ledger.names"), tools.join("\n")).unwrap();
     let mut command = world.wrap(&LISTEN);
     command.env("STEADFAST_ADMIN_TOKEN", TOKEN);

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::browser::BrowserPage;
-use crate::world::{TestTransport, GatewayWorld};
+use crate::world::{GatewayWorld, TestTransport};
 use crate::{DashboardGateway, TOKEN};
 
 #[test]
@@ -79,7 +79,8 @@ fn a_failure_has_its_http_status_its_retries_and_what_it_worked_on() {
 /// The host's information about a failure, and about the model that called the tool.
 #[test]
 fn a_tool_shows_the_context_of_a_failure_and_its_models_and_the_page_the_hosts() {
-    let gateway = DashboardGateway::new("tool_models", "[trust]\ncount = 1\nseverities = [\"server_error\"]\n");
+    let gateway =
+        DashboardGateway::new("tool_models", "[trust]\ncount = 1\nseverities = [\"server_error\"]\n");
     let report = json!({
         "toolName": "search", "pluginName": "web", "severity": "server_error", "httpStatus": 502, "modelId": "model-7",
         "error": { "type": "UpstreamError", "message": "bad gateway" }, "domain": "web.example",

@@ -213,7 +213,12 @@ fn everything_is_reached_by_keys() {
 #[test]
 fn sf_7_where_reading_needs_a_token_the_page_asks_for_it() {
     let config = "[tokens.watcher]\ntoken = \"of-the-watcher-0123456789\"\nrole = \"viewer\"\n";
-    let world = crate::GatewayWorld::of("dashboard_closed", config, crate::TestTransport::Http, crate::TestTransport::Stdio);
+    let world = crate::GatewayWorld::of(
+        "dashboard_closed",
+        config,
+        crate::TestTransport::Http,
+        crate::TestTransport::Stdio,
+    );
     let mut command = world.wrap(&crate::world::LISTEN);
     command.env("STEADFAST_TOKEN", "of-the-agents").env("STEADFAST_ADMIN_TOKEN", TOKEN);
     let gateway = crate::McpTestClient::over_http(command);
@@ -237,7 +242,12 @@ fn sf_7_where_reading_needs_a_token_the_page_asks_for_it() {
 /// Requests from before the token was entered may be refused only afterwards.
 #[test]
 fn a_token_that_is_given_while_the_page_asks_is_kept() {
-    let world = crate::GatewayWorld::of("dashboard_meanwhile", "", crate::TestTransport::Http, crate::TestTransport::Stdio);
+    let world = crate::GatewayWorld::of(
+        "dashboard_meanwhile",
+        "",
+        crate::TestTransport::Http,
+        crate::TestTransport::Stdio,
+    );
     let mut command = world.wrap(&crate::world::LISTEN);
     command.env("STEADFAST_TOKEN", "of-the-agents").env("STEADFAST_ADMIN_TOKEN", TOKEN);
     let gateway = crate::McpTestClient::over_http(command);

@@ -5,12 +5,12 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::client::{Client, keyed};
+use crate::client::{McpTestClient, keyed};
 use crate::raw::{RawRequest, send};
-use crate::world::{By, LISTEN, World};
+use crate::world::{GatewayWorld, LISTEN, TestTransport};
 
 /// Returns a gateway in this world with this token, or with none.
-fn gateway(world: &World, token: Option<&str>) -> Client {
+fn gateway(world: &GatewayWorld, token: Option<&str>) -> McpTestClient {
     let mut command: Command = world.wrap(&LISTEN);
     let headers = match token {
         Some(token) => {
@@ -19,7 +19,7 @@ fn gateway(world: &World, token: Option<&str>) -> Client {
         }
         None => String::new(),
     };
-    let mut client = Client::over_http(command).with_headers(&headers);
+    let mut client = McpTestClient::over_http(command).with_headers(&headers);
     client.initialize();
     client.request("tools/list", json!({}));
     client
@@ -31,7 +31,7 @@ fn ping(address: SocketAddr) -> RawRequest {
 
 #[test]
 fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
-    let world = World::of("sf_7_nothing", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_7_nothing", "", TestTransport::Http, TestTransport::Stdio);
     let client = gateway(&world, Some("s3cret"));
     let (address, session) = (client.address(), client.session());
     let call =
@@ -75,7 +75,7 @@ fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
 #[test]
 fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
     let tokens = "[tokens.ann]\ntoken = \"${ANN}\"\n";
-    let world = World::of("sf_7_environment", tokens, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("sf_7_environment", tokens, TestTransport::Stdio, TestTransport::Stdio);
     let script = "env > environment; exec cat";
     let mut command = world.wrap_alone(&["--name", "bank", "--store", "memory", "--", "sh", "-c", script]);
     command
@@ -83,7 +83,7 @@ fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
         .env("STEADFAST_STORE_KIND", "memory")
         .env("ANN", "of-ann-0123456789")
         .env("BANK_TOKEN", "theirs");
-    let mut client = Client::on_streams(command);
+    let mut client = McpTestClient::on_streams(command);
     client.send("initialize", json!({}));
     let read = || std::fs::read_to_string(world.folder().join("environment")).unwrap_or_default();
     crate::world::wait(|| read().contains("BANK_TOKEN=theirs"), || format!("what is theirs in {:?}", read()));
@@ -92,7 +92,7 @@ fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
 
 #[test]
 fn sf_7_a_foreign_origin_is_refused_even_with_the_token() {
-    let world = World::of("sf_7_pages", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_7_pages", "", TestTransport::Http, TestTransport::Stdio);
     for token in [None, Some("s3cret")] {
         let client = gateway(&world, token);
         let (address, session) = (client.address(), client.session());
@@ -130,7 +130,7 @@ fn sf_7_a_foreign_origin_is_refused_even_with_the_token() {
 #[test]
 fn rp_13_a_token_lets_a_client_in_and_makes_it_no_operator() {
     let config = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
-    let world = World::of("rp_13_token", config, By::Http, By::Stdio);
+    let world = GatewayWorld::of("rp_13_token", config, TestTransport::Http, TestTransport::Stdio);
     let mut client = gateway(&world, Some("s3cret"));
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     let lost = client.call("reliability_status", json!({}));
@@ -143,7 +143,7 @@ fn rp_13_a_token_lets_a_client_in_and_makes_it_no_operator() {
 /// A session belongs to the client that opened it, also where it is kept for another gateway.
 #[test]
 fn sf_7_the_session_of_another_user_is_not_found() {
-    let world = World::of("sf_7_sessions", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_7_sessions", "", TestTransport::Http, TestTransport::Stdio);
     let (local, other) = (gateway(&world, None), gateway(&world, Some("s3cret")));
     let with_token = ping(other.address()).header("authorization", "Bearer s3cret");
     let of_local = with_token.clone().header("mcp-session-id", &local.session());
@@ -167,7 +167,7 @@ fn sf_7_the_session_of_another_user_is_not_found() {
 
 #[test]
 fn sf_7_records_and_calls_in_flight_of_others_are_not_seen() {
-    let world = World::of("sf_7_records", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_7_records", "", TestTransport::Http, TestTransport::Stdio);
     let (mut local, mut other) = (gateway(&world, None), gateway(&world, Some("s3cret")));
     // For another user the same key is another call, with other arguments too.
     assert_eq!(local.call_keyed("pay", json!({ "id": "a" }), "k").text, "pay a, run 1");
@@ -191,9 +191,9 @@ fn sf_7_records_and_calls_in_flight_of_others_are_not_seen() {
 /// Two sessions of one user are two conversations: the answers of one are not replayed in the other.
 #[test]
 fn sf_7_sessions_of_one_user_share_keys_and_nothing_else() {
-    let world = World::of("sf_7_conversations", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_7_conversations", "", TestTransport::Http, TestTransport::Stdio);
     let mut one = gateway(&world, None);
-    let mut two = Client::at(one.address());
+    let mut two = McpTestClient::at(one.address());
     two.initialize();
     two.request("tools/list", json!({}));
     let arguments = json!({ "id": "a", "fault": "hang", "times": 1 });

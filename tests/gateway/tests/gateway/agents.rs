@@ -14,8 +14,8 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 use serde_json::json;
 
-use crate::client::{Client, Said};
-use crate::world::{By, LISTEN, World, begun, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::world::{GatewayWorld, LISTEN, TestTransport, initialized, wait};
 
 /// Shorter times for tests, with the same purpose as the defaults.
 const CONFIG: &str = "settling.grace = \"500ms\"\nsettling.settle = \"500ms\"\nsettling.drain = \"1s\"\n\
@@ -36,14 +36,14 @@ const ITEMS: [&str; 3] = ["apples", "bread", "cheese"];
 
 /// A shop with a database of its own.
 struct ShopWorld {
-    world: World,
-    front: By,
+    world: GatewayWorld,
+    front: TestTransport,
     database: PathBuf,
 }
 
 impl ShopWorld {
-    fn new(test: &str, front: By, config: &str) -> Self {
-        let world = World::of(test, config, front, By::Stdio);
+    fn new(test: &str, front: TestTransport, config: &str) -> Self {
+        let world = GatewayWorld::of(test, config, front, TestTransport::Stdio);
         let database = world.folder().join("shop.db");
         let shop = Connection::open(&database).unwrap();
         shop.execute_batch(
@@ -69,15 +69,15 @@ impl ShopWorld {
         shop.query_row("SELECT count(*) FROM faults", [], |row| row.get(0)).unwrap()
     }
 
-    fn client(&self) -> Client {
+    fn client(&self) -> McpTestClient {
         let line = |listen: &[&str]| -> Command {
             let mut command = self.world.wrap_alone(&[&["--name", "shop"], listen].concat());
             command.args(["--", env!("CARGO_BIN_EXE_steadfast-test-shop")]).arg(&self.database);
             command
         };
-        begun(match self.front {
-            By::Stdio => Client::on_streams(line(&[])),
-            By::Http => Client::over_http(line(&LISTEN)),
+        initialized(match self.front {
+            TestTransport::Stdio => McpTestClient::on_streams(line(&[])),
+            TestTransport::Http => McpTestClient::over_http(line(&LISTEN)),
         })
     }
 
@@ -90,19 +90,19 @@ impl ShopWorld {
     }
 }
 
-fn order(client: &mut Client, item: &str) -> Said {
+fn order(client: &mut McpTestClient, item: &str) -> ToolResponse {
     client.call("orders_add", json!({ "item": item }))
 }
 
-fn is_there(client: &mut Client, item: &str) -> bool {
+fn is_there(client: &mut McpTestClient, item: &str) -> bool {
     let listed = client.call("orders_list", json!({}));
     assert!(!listed.is_error, "{listed:?}");
     listed.text.lines().any(|line| line == item)
 }
 
-type AgentBehavior = fn(&mut Client, &str);
+type AgentBehavior = fn(&mut McpTestClient, &str);
 
-fn naive(client: &mut Client, item: &str) {
+fn naive(client: &mut McpTestClient, item: &str) {
     for _ in 0..4 {
         if !order(client, item).is_error {
             return;
@@ -113,7 +113,7 @@ fn naive(client: &mut Client, item: &str) {
 /// Maximum number of rounds. An agent that follows the responses and needs more is in a loop.
 const ROUNDS: usize = 8;
 
-fn obedient(client: &mut Client, item: &str) {
+fn obedient(client: &mut McpTestClient, item: &str) {
     let mut heard = Vec::new();
     for _ in 0..ROUNDS {
         let said = order(client, item);
@@ -139,7 +139,7 @@ fn says(text: &str, wait: u64) -> bool {
     text.contains(&format!("{} s", wait.div_ceil(1000)))
 }
 
-fn careful(client: &mut Client, item: &str) {
+fn careful(client: &mut McpTestClient, item: &str) {
     let mut heard = Vec::new();
     for _ in 0..ROUNDS {
         let said = order(client, item);
@@ -154,7 +154,7 @@ fn careful(client: &mut Client, item: &str) {
 #[test]
 fn sf_10_agents_end_with_their_work_done_once_whatever_goes_wrong() {
     let agents: [(&str, AgentBehavior); 3] = [("naive", naive), ("obedient", obedient), ("careful", careful)];
-    let fronts = [By::Stdio, By::Http];
+    let fronts = [TestTransport::Stdio, TestTransport::Http];
     thread::scope(|scope| {
         for ((front, fault), (name, agent)) in all_of(&all_of(&fronts, &FAULTS), &agents) {
             scope.spawn(move || {
@@ -179,7 +179,7 @@ fn sf_10_agents_end_with_their_work_done_once_whatever_goes_wrong() {
 #[test]
 fn sf_10_agents_end_with_their_work_done_once_on_a_day_when_everything_fails() {
     let agents: [(&str, AgentBehavior); 2] = [("obedient", obedient), ("careful", careful)];
-    let fronts = [By::Stdio, By::Http];
+    let fronts = [TestTransport::Stdio, TestTransport::Http];
     let days: Vec<usize> = (0..FAULTS.len()).step_by(2).collect();
     thread::scope(|scope| {
         for ((front, day), (name, agent)) in all_of(&all_of(&fronts, &days), &agents) {
@@ -209,7 +209,7 @@ const VERIFY: &str = "verify = { tool = \"shop/orders_find\", params = { item = 
     ran_if = \"/orders/*/item = {item}\" }\n";
 
 /// Calls again until the call is done, and never verifies.
-fn done_in_the_end(client: &mut Client, item: &str, key: Option<&str>) -> Vec<Said> {
+fn done_in_the_end(client: &mut McpTestClient, item: &str, key: Option<&str>) -> Vec<ToolResponse> {
     let mut heard = Vec::new();
     for _ in 0..ROUNDS {
         let said = match key {
@@ -227,12 +227,13 @@ fn done_in_the_end(client: &mut Client, item: &str, key: Option<&str>) -> Vec<Sa
 
 #[test]
 fn sf_10_with_a_verification_unknown_outcomes_are_settled_without_the_client() {
-    let (fronts, keys) = ([By::Stdio, By::Http], [None, Some("k-1")]);
+    let (fronts, keys) = ([TestTransport::Stdio, TestTransport::Http], [None, Some("k-1")]);
     thread::scope(|scope| {
         for ((front, fault), key) in all_of(&all_of(&fronts, &FAULTS), &keys) {
             scope.spawn(move || {
                 let config = format!("{CONFIG}{VERIFY}");
-                let shop = ShopWorld::new(&format!("agents_verify_{fault}_{}", key.is_some()), front, &config);
+                let shop =
+                    ShopWorld::new(&format!("agents_verify_{fault}_{}", key.is_some()), front, &config);
                 shop.plan("bread", fault);
                 let mut client = shop.client();
                 let heard = done_in_the_end(&mut client, "bread", key);
@@ -265,7 +266,7 @@ fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
         (VERIFY.replace("orders_find", "orders_add"), "not known to be read-only"),
         (VERIFY.replace("shop/", "store/"), "there is no tool"),
     ] {
-        let shop = ShopWorld::new("agents_unverified", By::Stdio, &format!("{CONFIG}{verify}"));
+        let shop = ShopWorld::new("agents_unverified", TestTransport::Stdio, &format!("{CONFIG}{verify}"));
         shop.plan("bread", "crash_after");
         let mut client = shop.client();
         let said = order(&mut client, "bread");
@@ -285,7 +286,11 @@ fn sf_10_a_verification_settles_an_outcome_whose_client_never_comes_back() {
     for (fault, ran, after) in
         [("hang_after", "ran", "it ran"), ("hang_before", "did_not_run", "it did not run")]
     {
-        let shop = ShopWorld::new(&format!("agents_alone_{fault}"), By::Http, &format!("{CONFIG}{VERIFY}"));
+        let shop = ShopWorld::new(
+            &format!("agents_alone_{fault}"),
+            TestTransport::Http,
+            &format!("{CONFIG}{VERIFY}"),
+        );
         shop.plan("bread", fault);
         let mut client = shop.client();
         client.send_call("orders_add", json!({ "item": "bread" }));
@@ -309,7 +314,7 @@ fn sf_10_a_verification_settles_an_outcome_whose_client_never_comes_back() {
 
 #[test]
 fn sf_10_a_verification_that_does_not_answer_is_given_up() {
-    let shop = ShopWorld::new("agents_verify_hangs", By::Stdio, &format!("{CONFIG}{VERIFY}"));
+    let shop = ShopWorld::new("agents_verify_hangs", TestTransport::Stdio, &format!("{CONFIG}{VERIFY}"));
     shop.plan("bread", "crash_after");
     shop.plan("orders_find", "hang");
     let mut client = shop.client();
@@ -327,13 +332,13 @@ fn all_of<A: Copy, B: Copy>(first: &[A], second: &[B]) -> Vec<(A, B)> {
 }
 
 /// Waits until the gateway has read all messages so far.
-fn is_heard(client: &mut Client) {
+fn is_heard(client: &mut McpTestClient) {
     client.request("ping", json!({}));
 }
 
 #[test]
 fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run_again() {
-    for front in [By::Stdio, By::Http] {
+    for front in [TestTransport::Stdio, TestTransport::Http] {
         let shop = ShopWorld::new("agents_twice", front, "");
         let gate = shop.world.folder().join("shop.db.gate");
         std::fs::write(&gate, "").unwrap();
@@ -343,7 +348,7 @@ fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run
         is_heard(&mut client);
         std::fs::remove_file(&gate).unwrap();
         for call in calls {
-            let said = Said::of(&client.answer(call));
+            let said = ToolResponse::of(&client.answer(call));
             assert!(!said.is_error, "{said:?}");
         }
         assert_eq!(shop.orders()["apples"], 1, "{front:?}");
@@ -358,7 +363,12 @@ fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run
 
 #[test]
 fn sf_10_a_client_that_gave_up_and_sends_again_gets_the_answer_of_its_first_call() {
-    for (front, cancels) in [(By::Stdio, true), (By::Stdio, false), (By::Http, true), (By::Http, false)] {
+    for (front, cancels) in [
+        (TestTransport::Stdio, true),
+        (TestTransport::Stdio, false),
+        (TestTransport::Http, true),
+        (TestTransport::Http, false),
+    ] {
         let shop = ShopWorld::new(&format!("agents_resend_{cancels}"), front, "");
         let gate = shop.world.folder().join("shop.db.gate");
         std::fs::write(&gate, "").unwrap();
@@ -372,7 +382,7 @@ fn sf_10_a_client_that_gave_up_and_sends_again_gets_the_answer_of_its_first_call
         let second = client.send_call("orders_add", json!({ "item": "apples" }));
         is_heard(&mut client);
         std::fs::remove_file(&gate).unwrap();
-        let said = Said::of(&client.answer(second));
+        let said = ToolResponse::of(&client.answer(second));
         assert!(!said.is_error, "{front:?} {cancels}: {said:?}");
         assert_eq!(shop.orders()["apples"], 1, "{front:?} {cancels}");
     }
@@ -380,7 +390,7 @@ fn sf_10_a_client_that_gave_up_and_sends_again_gets_the_answer_of_its_first_call
 
 #[test]
 fn sf_10_an_answer_that_came_too_late_is_given_once_more() {
-    for front in [By::Stdio, By::Http] {
+    for front in [TestTransport::Stdio, TestTransport::Http] {
         let shop = ShopWorld::new("agents_late", front, "dedupe.late_after = \"1ms\"\n");
         let mut client = shop.client();
         assert!(!order(&mut client, "apples").is_error);

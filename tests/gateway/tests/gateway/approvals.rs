@@ -5,8 +5,8 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said};
-use crate::world::{By, Era, World, kill, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::world::{GatewayWorld, ServerEra, TestTransport, kill, wait};
 
 /// Every payment needs approval. Calls that are repeated until an answer arrives are no loop, and no call is dispatched
 /// twice by mistake. No caller times out before the test does.
@@ -39,12 +39,12 @@ fn modern(arguments: &Value, more: Value) -> Value {
 }
 
 /// Returns a client of the newer era, which begins without a handshake.
-fn modern_client(world: &World) -> Client {
-    Client::on_streams(world.wrap(&[]))
+fn modern_client(world: &GatewayWorld) -> McpTestClient {
+    McpTestClient::on_streams(world.wrap(&[]))
 }
 
 /// Calls again with the answer to the question in this result.
-fn again(client: &mut Client, arguments: &Value, question: &Value, answer: Value) -> Value {
+fn again(client: &mut McpTestClient, arguments: &Value, question: &Value, answer: Value) -> Value {
     let asked = question["result"]["inputRequests"].as_object().unwrap();
     let responses: serde_json::Map<_, _> = asked.keys().map(|name| (name.clone(), answer.clone())).collect();
     let state = &question["result"]["requestState"];
@@ -53,7 +53,7 @@ fn again(client: &mut Client, arguments: &Value, question: &Value, answer: Value
 }
 
 /// Waits for this many pending requests for approval. They are written asynchronously.
-fn request_ids(world: &World, times: usize) -> Vec<String> {
+fn request_ids(world: &GatewayWorld, times: usize) -> Vec<String> {
     let ids = || -> Vec<String> {
         let (said, good) = world.steadfast(&["approvals", "--json"]);
         assert!(good, "{said}");
@@ -76,7 +76,13 @@ fn request_ids(world: &World, times: usize) -> Vec<String> {
 #[test]
 fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() {
     for (id, key) in [("a", None), ("b", Some("k"))] {
-        let world = World::of_era(Era::Modern, &format!("tr_3_question_{id}"), "", By::Stdio, By::Stdio);
+        let world = GatewayWorld::of_era(
+            ServerEra::Modern,
+            &format!("tr_3_question_{id}"),
+            "",
+            TestTransport::Stdio,
+            TestTransport::Stdio,
+        );
         let mut client = modern_client(&world);
         let arguments = json!({ "id": id, "fault": "asks" });
         let fresh = || {
@@ -91,7 +97,7 @@ fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() 
         next["inputResponses"] = json!({ "who": accepts("x") });
         next["requestState"] = question["result"]["requestState"].clone();
         let done = client.request("tools/call", next);
-        assert_eq!(Said::of(&done).text, format!("pay {id}, run 1"), "{done}");
+        assert_eq!(ToolResponse::of(&done).text, format!("pay {id}, run 1"), "{done}");
         // Even with the same key, a question is never replayed: the server is asked again.
         let third = client.request("tools/call", fresh());
         assert_eq!(third["result"]["resultType"], "input_required", "{third}");
@@ -103,25 +109,25 @@ fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() 
 
 #[test]
 fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
-    for world in World::every("rp_7_legacy", ASK) {
+    for world in GatewayWorld::every("rp_7_legacy", ASK) {
         let mut client = world.client_that_can(form());
         let call = client.send_call("pay", json!({ "id": "a" }));
-        let question = client.asked();
+        let question = client.next_request();
         assert_eq!(question["method"], "elicitation/create", "{question}");
         let text = question["params"]["message"].as_str().unwrap();
         assert!(text.contains("bank/pay") && text.contains("\"a\""), "{text}");
         // Operators see the request meanwhile.
         assert_eq!((world.count("pay a"), request_ids(&world, 1).len()), (0, 1));
         client.reply(&question, accepts("once"));
-        assert_eq!(Said::of(&client.answer(call)).text, "pay a, run 1");
+        assert_eq!(ToolResponse::of(&client.answer(call)).text, "pay a, run 1");
         request_ids(&world, 0);
         // "once" is for these arguments, and for one call. Over HTTP the arrival of the first answer is not known yet.
-        let others: &[&str] = if world.front == By::Stdio { &["b", "a"] } else { &["b"] };
+        let others: &[&str] = if world.front == TestTransport::Stdio { &["b", "a"] } else { &["b"] };
         for id in others {
             let call = client.send_call("pay", json!({ "id": id }));
-            let question = client.asked();
+            let question = client.next_request();
             client.reply(&question, json!({ "action": "decline" }));
-            let said = Said::of(&client.answer(call));
+            let said = ToolResponse::of(&client.answer(call));
             assert_eq!(said.code.as_deref(), Some("approval_denied"), "{id}: {said:?}");
         }
         assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
@@ -129,23 +135,28 @@ fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
         for (id, answer) in [("c", Some("session")), ("d", None)] {
             let call = client.send_call("pay", json!({ "id": id }));
             if let Some(answer) = answer {
-                let question = client.asked();
+                let question = client.next_request();
                 client.reply(&question, accepts(answer));
             }
-            assert_eq!(Said::of(&client.answer(call)).text, format!("pay {id}, run 1"));
+            assert_eq!(ToolResponse::of(&client.answer(call)).text, format!("pay {id}, run 1"));
         }
     }
 }
 
 #[test]
 fn rp_7_an_unanswered_question_times_out_and_is_withdrawn() {
-    let world = World::of("rp_7_silence", &ASK.replace("10m", "1s"), By::Stdio, By::Stdio);
+    let world = GatewayWorld::of(
+        "rp_7_silence",
+        &ASK.replace("10m", "1s"),
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let mut client = world.client_that_can(form());
     let call = client.send_call("pay", json!({ "id": "a" }));
-    let question = client.asked();
-    let said = Said::of(&client.answer(call));
+    let question = client.next_request();
+    let said = ToolResponse::of(&client.answer(call));
     assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
-    let withdrawn = |client: &Client| {
+    let withdrawn = |client: &McpTestClient| {
         client.heard.iter().any(|heard| {
             heard["method"] == "notifications/cancelled" && heard["params"]["requestId"] == question["id"]
         })
@@ -164,15 +175,15 @@ fn rp_7_an_unanswered_question_times_out_and_is_withdrawn() {
 
 #[test]
 fn rp_7_an_operator_may_be_faster_than_the_client() {
-    let world = World::of("rp_7_faster", ASK, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("rp_7_faster", ASK, TestTransport::Stdio, TestTransport::Stdio);
     let mut client = world.client_that_can(form());
     for (command, id, expected) in [("approve", "a", None), ("deny", "b", Some("approval_denied"))] {
         let call = client.send_call("pay", json!({ "id": id }));
-        client.asked();
+        client.next_request();
         let ids = request_ids(&world, 1);
         let (said, good) = world.steadfast(&[command, &ids[0]]);
         assert!(good, "{said}");
-        let said = Said::of(&client.answer(call));
+        let said = ToolResponse::of(&client.answer(call));
         assert_eq!(said.code.as_deref(), expected, "{command}: {said:?}");
     }
     assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
@@ -180,7 +191,7 @@ fn rp_7_an_operator_may_be_faster_than_the_client() {
 
 #[test]
 fn rp_7_a_client_that_cannot_be_asked_is_refused_at_once_and_an_operator_lets_the_next_call_pass() {
-    for world in World::every("rp_7_headless", ASK) {
+    for world in GatewayWorld::every("rp_7_headless", ASK) {
         let mut client = world.client();
         let said = client.call("pay", json!({ "id": "a" }));
         assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
@@ -200,7 +211,12 @@ fn rp_7_a_client_that_cannot_be_asked_is_refused_at_once_and_an_operator_lets_th
 #[test]
 fn rp_7_a_blocked_tool_is_not_for_the_client_to_approve() {
     // The command of this call is a dangerous one: it runs, and then the tool is blocked.
-    let world = World::of("rp_7_blocked", "[tools.\"bank/*\"]\nguard.mode = \"off\"\n", By::Stdio, By::Stdio);
+    let world = GatewayWorld::of(
+        "rp_7_blocked",
+        "[tools.\"bank/*\"]\nguard.mode = \"off\"\n",
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let mut client = world.client_that_can(form());
     client.call("look", json!({ "id": "x", "command": "rm -rf /" }));
     let said = client.call("look", json!({ "id": "y" }));
@@ -221,7 +237,7 @@ fn rp_7_a_blocked_tool_is_not_for_the_client_to_approve() {
 
 #[test]
 fn rp_7_a_client_of_the_newer_era_is_asked_by_the_answer_and_calls_again() {
-    let world = World::of("rp_7_modern", ASK, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("rp_7_modern", ASK, TestTransport::Stdio, TestTransport::Stdio);
     let mut client = modern_client(&world);
     for (id, answer, expected) in [
         ("a", accepts("once"), None),
@@ -234,7 +250,7 @@ fn rp_7_a_client_of_the_newer_era_is_asked_by_the_answer_and_calls_again() {
         // Operators see it too.
         request_ids(&world, 1);
         let done = again(&mut client, &arguments, &question, answer);
-        assert_eq!(Said::of(&done).code.as_deref(), expected, "{id}: {done}");
+        assert_eq!(ToolResponse::of(&done).code.as_deref(), expected, "{id}: {done}");
         // A decision is final: the same answer does not let another call run.
         let twice = again(&mut client, &arguments, &question, accepts("once"));
         assert_eq!(twice["result"]["resultType"], "input_required", "{id}: {twice}");
@@ -247,7 +263,7 @@ fn rp_7_a_client_of_the_newer_era_is_asked_by_the_answer_and_calls_again() {
 
 #[test]
 fn rp_7_an_answer_does_not_cover_other_arguments() {
-    let world = World::of("rp_7_other", ASK, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("rp_7_other", ASK, TestTransport::Stdio, TestTransport::Stdio);
     let mut client = modern_client(&world);
     let question = client.request("tools/call", modern(&json!({ "id": "a" }), json!({})));
     let other = again(&mut client, &json!({ "id": "b" }), &question, accepts("once"));
@@ -257,7 +273,13 @@ fn rp_7_an_answer_does_not_cover_other_arguments() {
 
 #[test]
 fn rp_7_our_question_and_that_of_the_server_do_not_lose_each_other() {
-    let world = World::of_era(Era::Modern, "rp_7_nested", ASK, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of_era(
+        ServerEra::Modern,
+        "rp_7_nested",
+        ASK,
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let mut client = modern_client(&world);
     let arguments = json!({ "id": "a", "fault": "asks" });
     let mut answer = client.request("tools/call", modern(&arguments, json!({})));
@@ -268,7 +290,7 @@ fn rp_7_our_question_and_that_of_the_server_do_not_lose_each_other() {
         asked.push(names.keys().next().unwrap().clone());
         answer = again(&mut client, &arguments, &answer, accepts("once"));
     }
-    assert_eq!(Said::of(&answer).text, "pay a, run 1", "{answer}");
+    assert_eq!(ToolResponse::of(&answer).text, "pay a, run 1", "{answer}");
     // An approval is not requested again because the server had a question first.
     assert_eq!(asked, ["dev.steadfast/approval", "who"]);
     assert_eq!((world.count("pay a"), world.count("saw what is not for it")), (1, 0));
@@ -283,12 +305,12 @@ fn rp_7_our_question_and_that_of_the_server_do_not_lose_each_other() {
 #[test]
 fn sf_12_an_unknown_outcome_is_counted_and_listed_until_an_operator_resolves_it() {
     for (verdict, expected) in [("--ran", Some("result_not_kept")), ("--did-not-run", None)] {
-        let world = World::new(&format!("resolve{verdict}"));
+        let world = GatewayWorld::new(&format!("resolve{verdict}"));
         let mut client = world.client();
         let arguments = json!({ "id": "a", "fault": "die_after", "times": 1 });
         let meta = json!({ "dev.steadfast/idempotency-key": "k" });
         let params = json!({ "name": "pay", "arguments": arguments, "_meta": meta });
-        let said = Said::of(&client.request("tools/call", params.clone()));
+        let said = ToolResponse::of(&client.request("tools/call", params.clone()));
         assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
         let name = said.text.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next());
         let name = name.expect(&said.text);
@@ -304,7 +326,7 @@ fn sf_12_an_unknown_outcome_is_counted_and_listed_until_an_operator_resolves_it(
         let (told, good) = world.steadfast(&["resolve", name, verdict]);
         assert!(good, "{told}");
         assert_eq!(world.steadfast(&["unknown"]).0, "no call has an unknown outcome\n");
-        let said = Said::of(&client.request("tools/call", params));
+        let said = ToolResponse::of(&client.request("tools/call", params));
         assert_eq!(said.code.as_deref(), expected, "{verdict}: {said:?}");
         assert_eq!(world.count("pay a"), if expected.is_some() { 1 } else { 2 });
         let (told, good) = world.steadfast(&["resolve", name, verdict]);
@@ -313,8 +335,8 @@ fn sf_12_an_unknown_outcome_is_counted_and_listed_until_an_operator_resolves_it(
 }
 
 /// Kills a gateway while it waits for the answer to a payment.
-fn killed_in_a_call(world: &World) {
-    let gate = world.makes_it("gate");
+fn killed_in_a_call(world: &GatewayWorld) {
+    let gate = world.set_behavior("gate");
     let mut client = world.client();
     client.send_call("pay", json!({ "id": "a", "fault": "gate" }));
     world.until("pay a", 1);
@@ -325,7 +347,7 @@ fn killed_in_a_call(world: &World) {
 
 #[test]
 fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_as_unknown() {
-    World::each("gr_9_killed", concat!("guard.mode = \"off\"\n", soon_settled!()), |world| {
+    GatewayWorld::each("gr_9_killed", concat!("guard.mode = \"off\"\n", soon_settled!()), |world| {
         killed_in_a_call(&world);
         // The call is not made again: the next gateway finds it when it starts.
         let mut client = world.client();
@@ -349,7 +371,7 @@ fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_as_unknown() {
         let key = record["key"].as_str().unwrap().get(..12).unwrap();
         assert!(told["message"].as_str().unwrap().contains(&format!("steadfast resolve {key}")), "{told}");
         // The same call, made again, gets that response, and the operator is not notified twice.
-        if world.front == By::Stdio && !world.is_elsewhere() {
+        if world.front == TestTransport::Stdio && !world.is_remote() {
             let said = client.call("pay", json!({ "id": "a", "fault": "gate" }));
             assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
             world.logged_times("notification", 1);
@@ -360,7 +382,7 @@ fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_as_unknown() {
 
 #[test]
 fn gr_9_a_call_whose_gateway_was_killed_is_listed_as_unknown_where_no_gateway_runs() {
-    let world = World::new("gr_9_killed_alone");
+    let world = GatewayWorld::new("gr_9_killed_alone");
     killed_in_a_call(&world);
     let (listed, good) = world.steadfast(&["unknown"]);
     assert!(good && listed.contains("bank/pay"), "{listed}");
@@ -377,52 +399,62 @@ fn gr_9_a_call_whose_gateway_was_killed_is_listed_as_unknown_where_no_gateway_ru
 const FRAGILE: &str = "guard.mode = \"off\"\nbreaker.mode = \"off\"\napproval_timeout = \"10m\"\nanswer_by = \"none\"\n\
                        [gateway]\nreliability_tools = true\n[trust]\ncount = 1\nseverities = [\"crash\", \"transient\"]\n";
 
-fn lose_trust(client: &mut Client, id: &str) {
+fn lose_trust(client: &mut McpTestClient, id: &str) {
     let said = client.call("look", json!({ "id": id, "fault": "die_after" }));
     assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{said:?}");
     let status = client.call("reliability_status", json!({ "tool_name": "bank/look" }));
     assert!(status.text.starts_with("bank/look: escalated"), "{status:?}");
 }
 
-fn is_trusted(client: &mut Client) -> bool {
+fn is_trusted(client: &mut McpTestClient) -> bool {
     client.call("reliability_status", json!({ "tool_name": "bank/look" })).text == "bank/look is trusted"
 }
 
 #[test]
 fn rp_13_a_reset_by_a_model_needs_the_approval_of_its_user() {
-    World::each("rp_13_asked", &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"), |world| {
-        let mut client = world.client_that_can(form());
-        lose_trust(&mut client, "a");
-        for (answer, forgiven) in
-            [(accepts("deny"), false), (json!({ "action": "cancel" }), false), (accepts("once"), true)]
-        {
-            let id = client.send_call("reliability_reset", json!({ "tool_name": "bank/look" }));
-            let question = client.asked();
-            assert_eq!(question["method"], "elicitation/create", "{question}");
-            let params = &question["params"];
-            assert!(
-                params["message"].as_str().unwrap().starts_with("Restore trust in bank/look?"),
-                "{question}"
-            );
-            let offered = &params["requestedSchema"]["properties"]["decision"]["enum"];
-            assert_eq!(offered, &json!(["once", "deny"]), "{question}");
-            client.reply(&question, answer);
-            let said = Said::of(&client.answer(id));
-            assert_eq!(said.is_error, !forgiven, "{said:?}");
-            assert_eq!(is_trusted(&mut client), forgiven, "{said:?}");
-        }
-        // An approval is for one call.
-        lose_trust(&mut client, "b");
-        client.send_call("reliability_reset", json!({ "tool_name": "bank/look" }));
-        assert_eq!(client.asked()["method"], "elicitation/create");
-        assert!(!is_trusted(&mut client));
-    });
+    GatewayWorld::each(
+        "rp_13_asked",
+        &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"),
+        |world| {
+            let mut client = world.client_that_can(form());
+            lose_trust(&mut client, "a");
+            for (answer, forgiven) in
+                [(accepts("deny"), false), (json!({ "action": "cancel" }), false), (accepts("once"), true)]
+            {
+                let id = client.send_call("reliability_reset", json!({ "tool_name": "bank/look" }));
+                let question = client.next_request();
+                assert_eq!(question["method"], "elicitation/create", "{question}");
+                let params = &question["params"];
+                assert!(
+                    params["message"].as_str().unwrap().starts_with("Restore trust in bank/look?"),
+                    "{question}"
+                );
+                let offered = &params["requestedSchema"]["properties"]["decision"]["enum"];
+                assert_eq!(offered, &json!(["once", "deny"]), "{question}");
+                client.reply(&question, answer);
+                let said = ToolResponse::of(&client.answer(id));
+                assert_eq!(said.is_error, !forgiven, "{said:?}");
+                assert_eq!(is_trusted(&mut client), forgiven, "{said:?}");
+            }
+            // An approval is for one call.
+            lose_trust(&mut client, "b");
+            client.send_call("reliability_reset", json!({ "tool_name": "bank/look" }));
+            assert_eq!(client.next_request()["method"], "elicitation/create");
+            assert!(!is_trusted(&mut client));
+        },
+    );
 }
 
 #[test]
 fn rp_13_in_the_newer_era_the_user_is_asked_by_the_answer() {
     let config = format!("retry.attempts = 1\n{FRAGILE}");
-    let world = World::of_era(Era::Modern, "rp_13_modern", &config, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of_era(
+        ServerEra::Modern,
+        "rp_13_modern",
+        &config,
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let mut client = modern_client(&world);
     let named = |name: &str, arguments: Value, more: Value| {
         let mut params = modern(&arguments, more);
@@ -447,60 +479,67 @@ fn rp_13_in_the_newer_era_the_user_is_asked_by_the_answer() {
 
 #[test]
 fn rp_13_without_a_user_to_ask_an_operator_decides_and_the_model_alone_restores_nothing() {
-    World::each("rp_13_operator", &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"), |world| {
-        let mut client = world.client();
-        client.request("logging/setLevel", json!({ "level": "info" }));
-        if world.front == By::Http {
-            client.listen();
-        }
-        lose_trust(&mut client, "a");
-        let reset = json!({ "tool_name": "bank/look" });
-        for _ in 0..2 {
-            let said = client.call("reliability_reset", reset.clone());
-            assert!(said.is_error && said.text.contains("steadfast approve"), "{said:?}");
-            assert!(!is_trusted(&mut client));
-        }
-        let number = request_ids(&world, 1).remove(0);
-        // Every notification is sent once, also to the client whose user cannot be asked.
-        let heard = loop {
-            let heard = client.told("notifications/message");
-            if heard["params"]["data"]["event"] == "approval_requested" {
-                break heard;
+    GatewayWorld::each(
+        "rp_13_operator",
+        &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"),
+        |world| {
+            let mut client = world.client();
+            client.request("logging/setLevel", json!({ "level": "info" }));
+            if world.front == TestTransport::Http {
+                client.listen();
             }
-        };
-        let data = &heard["params"]["data"];
-        assert_eq!(
-            (&data["tool"]["tool"], &data["approval"]["id"].to_string()),
-            (&json!("reliability_reset"), &number)
-        );
-        let asked = || {
-            let logged = world.logged("notification").into_iter();
-            logged.filter(|line| line["notification"] == "approval_requested").collect::<Vec<_>>()
-        };
-        wait(|| !asked().is_empty(), || "the line of the log".to_owned());
-        assert_eq!(asked().len(), 1, "{:?}", asked());
-        let (said, good) = world.steadfast(&["approve", &number]);
-        assert!(good, "{said}");
-        assert_eq!(client.call("reliability_reset", reset.clone()).text, "trust restored: bank/look");
-        assert!(is_trusted(&mut client));
-        lose_trust(&mut client, "b");
-        let said = client.call("reliability_reset", reset);
-        assert!(said.is_error && said.text.contains("steadfast approve"), "it was approved once: {said:?}");
-        wait(|| asked().len() == 2, || format!("another request: {:?}", asked()));
-    });
+            lose_trust(&mut client, "a");
+            let reset = json!({ "tool_name": "bank/look" });
+            for _ in 0..2 {
+                let said = client.call("reliability_reset", reset.clone());
+                assert!(said.is_error && said.text.contains("steadfast approve"), "{said:?}");
+                assert!(!is_trusted(&mut client));
+            }
+            let number = request_ids(&world, 1).remove(0);
+            // Every notification is sent once, also to the client whose user cannot be asked.
+            let heard = loop {
+                let heard = client.next_notification("notifications/message");
+                if heard["params"]["data"]["event"] == "approval_requested" {
+                    break heard;
+                }
+            };
+            let data = &heard["params"]["data"];
+            assert_eq!(
+                (&data["tool"]["tool"], &data["approval"]["id"].to_string()),
+                (&json!("reliability_reset"), &number)
+            );
+            let asked = || {
+                let logged = world.logged("notification").into_iter();
+                logged.filter(|line| line["notification"] == "approval_requested").collect::<Vec<_>>()
+            };
+            wait(|| !asked().is_empty(), || "the line of the log".to_owned());
+            assert_eq!(asked().len(), 1, "{:?}", asked());
+            let (said, good) = world.steadfast(&["approve", &number]);
+            assert!(good, "{said}");
+            assert_eq!(client.call("reliability_reset", reset.clone()).text, "trust restored: bank/look");
+            assert!(is_trusted(&mut client));
+            lose_trust(&mut client, "b");
+            let said = client.call("reliability_reset", reset);
+            assert!(
+                said.is_error && said.text.contains("steadfast approve"),
+                "it was approved once: {said:?}"
+            );
+            wait(|| asked().len() == 2, || format!("another request: {:?}", asked()));
+        },
+    );
 }
 
 #[test]
 fn rp_13_a_blocked_tool_is_not_for_the_client_to_reset() {
     let config = "[gateway]\nreliability_tools = true\n[tools.\"bank/*\"]\nguard.mode = \"off\"\n";
-    World::each("rp_13_blocked", config, |world| {
+    GatewayWorld::each("rp_13_blocked", config, |world| {
         let mut client = world.client_that_can(form());
         client.call("look", json!({ "id": "x", "command": "rm -rf /" }));
         let reset = json!({ "tool_name": "bank/look" });
         let said = client.call("reliability_reset", reset.clone());
         assert!(said.is_error && said.text.contains("steadfast approve"), "{said:?}");
         let asked =
-            |client: &Client| client.heard.iter().any(|heard| heard["method"] == "elicitation/create");
+            |client: &McpTestClient| client.heard.iter().any(|heard| heard["method"] == "elicitation/create");
         assert!(!asked(&client), "{:?}", client.heard);
         assert_eq!(client.call("look", json!({ "id": "y" })).code.as_deref(), Some("tool_blocked"));
         let number = request_ids(&world, 2).into_iter().min().unwrap();
@@ -522,15 +561,15 @@ fn rp_8_the_user_lets_a_tool_recover_that_needs_approval_for_it() {
     let config = format!(
         "retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}recovery = \"ask\"\nsuccesses_to_recover = 2\n"
     );
-    World::each("rp_8_prompt", &config, |world| {
+    GatewayWorld::each("rp_8_prompt", &config, |world| {
         let mut client = world.client_that_can(form());
         lose_trust(&mut client, "a");
         let id = client.send_call("look", json!({ "id": "b" }));
-        let question = client.asked();
+        let question = client.next_request();
         let offered = &question["params"]["requestedSchema"]["properties"]["decision"]["enum"];
         assert_eq!(offered, &json!(["once", "session", "recover", "deny"]), "{question}");
         client.reply(&question, accepts("recover"));
-        assert_eq!(Said::of(&client.answer(id)).text, "look b, run 1");
+        assert_eq!(ToolResponse::of(&client.answer(id)).text, "look b, run 1");
         let status = client.call("reliability_status", json!({ "tool_name": "bank/look" }));
         assert!(status.text.starts_with("bank/look: recovering"), "{status:?}");
         // It runs without approval, and regains trust.

@@ -62,7 +62,16 @@ impl McpTestClient {
         let (path, headers) = ("/mcp".to_owned(), String::new());
         let (session, open, last_event) = (Arc::default(), Arc::default(), Arc::default());
         let went = Arc::default();
-        let way = TestClientTransport::Http(HttpTestTransport { address, path, headers, session, messages, open, last_event, went });
+        let way = TestClientTransport::Http(HttpTestTransport {
+            address,
+            path,
+            headers,
+            session,
+            messages,
+            open,
+            last_event,
+            went,
+        });
         Self { child: None, way, incoming, next: 1, about: None, heard: Vec::new() }
     }
 
@@ -89,7 +98,9 @@ impl McpTestClient {
 
     /// Continues the session with a gateway that is already running.
     pub(crate) fn moves_to_address(&mut self, address: SocketAddr) {
-        let TestClientTransport::Http(http) = &mut self.way else { panic!("only a session over HTTP outlives its gateway") };
+        let TestClientTransport::Http(http) = &mut self.way else {
+            panic!("only a session over HTTP outlives its gateway")
+        };
         http.address = address;
     }
 

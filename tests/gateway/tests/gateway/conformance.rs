@@ -12,7 +12,7 @@ use std::{env, fmt, fs, thread};
 
 use serde_json::Value;
 
-use crate::world::{Folder, LISTEN, Port, Process, start_gateway};
+use crate::world::{GatewayTestFolder, LISTEN, ReservedPort, TestProcess, start_gateway};
 
 #[test]
 fn sf_4_the_conformance_suite_passes_the_same_checks_through_us_in_the_older_era() {
@@ -47,12 +47,12 @@ const LEFT_OUT: &str = "tasks-";
 struct SuiteComparison {
     version: &'static str,
     server: ListeningProgram,
-    folder: Folder,
+    folder: GatewayTestFolder,
 }
 
 impl SuiteComparison {
     fn begin(version: &'static str) -> Self {
-        let folder = Folder::new(&format!("conformance_{version}"));
+        let folder = GatewayTestFolder::new(&format!("conformance_{version}"));
         let server = ListeningProgram::server(&folder);
         Self { version, server, folder }
     }
@@ -171,15 +171,15 @@ impl fmt::Display for SuiteFindings {
 
 /// A program that listens until it is dropped.
 struct ListeningProgram {
-    _process: Process,
-    _port: Option<Port>,
+    _process: TestProcess,
+    _port: Option<ReservedPort>,
     address: SocketAddr,
 }
 
 impl ListeningProgram {
     /// Starts the server over HTTP.
     fn server(folder: &Path) -> Self {
-        let (port, line) = (Port::reserve(), server_line());
+        let (port, line) = (ReservedPort::reserve(), server_line());
         let mut command = program(folder, &line[0]);
         let process = port.start(command.args(&line[1..]).arg(port.address().port().to_string()));
         Self { _process: process, address: port.address(), _port: Some(port) }

@@ -9,16 +9,16 @@ use std::process::Command;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said};
-use crate::raw::{RawResponse, PersistentConnection, RawRequest, send};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::raw::{PersistentConnection, RawRequest, RawResponse, send};
 use crate::serve::TwoServerGateway;
-use crate::world::{By, LISTEN, PATIENCE, World, wait};
+use crate::world::{GatewayWorld, LISTEN, PATIENCE, TestTransport, wait};
 
 /// Returns a gateway in front of the server of this world. Its operator has the token `person`.
-fn gateway(world: &World, change: impl FnOnce(Command) -> Command) -> Client {
+fn gateway(world: &GatewayWorld, change: impl FnOnce(Command) -> Command) -> McpTestClient {
     let mut command = change(world.wrap(&LISTEN));
     command.env("STEADFAST_ADMIN_TOKEN", "person");
-    Client::over_http(command)
+    McpTestClient::over_http(command)
 }
 
 /// Raises the file limit of this process to what a test needs.
@@ -52,7 +52,7 @@ fn half_open(address: SocketAddr, many: usize) -> Vec<TcpStream> {
 fn all_is_well(address: SocketAddr) {
     assert_eq!(send(&get(address, "/readyz")).expect("an answer").status, 200);
     assert_eq!(operator(address, "/v1/status").status, 200);
-    let mut client = Client::at(address);
+    let mut client = McpTestClient::at(address);
     assert!(client.initialize()["result"].is_object());
     assert!(client.call("look", json!({ "id": "a" })).text.starts_with("look a, run "));
 }
@@ -61,7 +61,7 @@ fn all_is_well(address: SocketAddr) {
 #[test]
 fn sf_5_half_open_connections_block_no_client() {
     many_files();
-    let world = World::of("sf_5_half_open", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_half_open", "", TestTransport::Http, TestTransport::Stdio);
     let mut client = gateway(&world, |command| command);
     client.initialize();
     let waiting = half_open(client.address(), 1_150);
@@ -81,7 +81,7 @@ fn sf_5_half_open_connections_block_no_client() {
 #[test]
 fn sf_5_idle_connections_block_no_client() {
     many_files();
-    let world = World::of("sf_5_idle", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_idle", "", TestTransport::Http, TestTransport::Stdio);
     let client = gateway(&world, |command| command);
     let kept = |_| {
         let mut kept = PersistentConnection::to(client.address());
@@ -96,7 +96,7 @@ fn sf_5_idle_connections_block_no_client() {
 #[test]
 fn sf_5_half_open_connections_do_not_use_up_the_files_of_the_gateway() {
     many_files();
-    let world = World::of("sf_5_files", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_files", "", TestTransport::Http, TestTransport::Stdio);
     let client = gateway(&world, |command| {
         let mut limited = Command::new("/bin/sh");
         limited.args(["-c", "ulimit -n 400; exec \"$0\" \"$@\""]).arg(command.get_program());
@@ -130,7 +130,7 @@ fn follow(request: &RawRequest) -> Result<TcpStream, RawResponse> {
 /// Listens in a session of its own.
 fn listen(address: SocketAddr, token: Option<&str>) -> Result<TcpStream, RawResponse> {
     let authorization = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
-    let mut client = Client::at(address).with_headers(&authorization);
+    let mut client = McpTestClient::at(address).with_headers(&authorization);
     client.initialize();
     let request = get(address, "/mcp").header("mcp-session-id", &client.session());
     follow(&match token {
@@ -153,7 +153,7 @@ fn sf_5_one_principal_follows_so_many_event_streams_and_others_follow_theirs() {
     let config = format!(
         "[gateway]\nstreams_per_principal = 3\n\n[tokens.ann]\ntoken = \"{ANN}\"\n\n[tokens.bob]\ntoken = \"{BOB}\"\n"
     );
-    let world = World::of("sf_5_streams", &config, By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_streams", &config, TestTransport::Http, TestTransport::Stdio);
     let gateway = gateway(&world, |command| command);
     let address = gateway.address();
     let mut own: Vec<_> = (0..3).map(|_| listen(address, Some(ANN)).expect("a stream")).collect();
@@ -176,7 +176,7 @@ fn sf_5_two_hundred_sessions_of_this_machine_listen_and_call() {
     // Sessions share their servers here.
     let served = TwoServerGateway::new("sf_5_local", "");
     let sessions: Vec<_> = (0..200).map(|_| listen(served.address(), None).expect("a stream")).collect();
-    let mut client = Client::at(served.address());
+    let mut client = McpTestClient::at(served.address());
     client.initialize();
     assert_eq!(client.call("bank__look", json!({ "id": "a" })).text, "look a, run 1");
     assert_eq!(send(&get(served.address(), "/readyz")).expect("an answer").status, 200);
@@ -186,12 +186,12 @@ fn sf_5_two_hundred_sessions_of_this_machine_listen_and_call() {
 #[test]
 fn sf_5_with_all_connections_busy_health_checks_and_operators_are_served_and_others_are_refused() {
     let config = "stuck_after = \"10m\"\nanswer_by = \"none\"\n\n[gateway]\nconnections = 8\n";
-    let world = World::of("sf_5_reserve", config, By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_reserve", config, TestTransport::Http, TestTransport::Stdio);
     let mut client = gateway(&world, |command| command);
     let address = client.address();
     client.initialize();
     client.request("tools/list", json!({}));
-    let gate = world.makes_it("gate");
+    let gate = world.set_behavior("gate");
     let calls: Vec<_> =
         (0..8).map(|id| client.send_call("pay", json!({ "id": id.to_string(), "fault": "gate" }))).collect();
     (0..8).for_each(|id| world.until(&format!("pay {id}"), 1));
@@ -217,7 +217,11 @@ fn sf_5_with_all_connections_busy_health_checks_and_operators_are_served_and_oth
     drop(half);
     fs::remove_file(gate).unwrap();
     for (id, call) in calls.into_iter().enumerate() {
-        assert_eq!(Said::of(&client.answer(call)).text, format!("pay {id}, run 1"), "no call was closed");
+        assert_eq!(
+            ToolResponse::of(&client.answer(call)).text,
+            format!("pay {id}, run 1"),
+            "no call was closed"
+        );
     }
     wait(
         || {

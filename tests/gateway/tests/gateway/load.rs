@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use steadfast_testkit::effort::TestEffort;
 
-use crate::client::Client;
+use crate::client::McpTestClient;
 use crate::raw::{PersistentConnection, RawRequest, send};
-use crate::world::{Folder, LISTEN, replace_file, wait};
+use crate::world::{GatewayTestFolder, LISTEN, replace_file, wait};
 
 /// Number of concurrent callers.
 const CALLERS: usize = 200;
@@ -101,7 +101,12 @@ struct InvoiceOutcome {
 
 /// Pays one invoice after the other, some of them again. Returns the results of each. Ends when enough are paid and the
 /// operator is done.
-fn pay_invoices(caller: usize, gateway: SocketAddr, enough: usize, progress: &LoadProgress) -> BTreeMap<String, InvoiceOutcome> {
+fn pay_invoices(
+    caller: usize,
+    gateway: SocketAddr,
+    enough: usize,
+    progress: &LoadProgress,
+) -> BTreeMap<String, InvoiceOutcome> {
     let mut connection = PersistentConnection::to(gateway);
     let mut became = BTreeMap::<String, InvoiceOutcome>::new();
     let mut paid = 0;
@@ -188,7 +193,7 @@ impl Drop for CallerStopGuard<'_> {
 #[test]
 fn tr_1_two_hundred_callers_lose_nothing_while_an_operator_changes_everything() {
     let (till, address) = PaymentServer::open();
-    let folder = Folder::new("load");
+    let folder = GatewayTestFolder::new("load");
     let config = folder.join("steadfast.toml");
     let tool = format!(
         "[http_tools.pay]\nmethod = \"POST\"\nurl = \"http://{address}/pay/{{invoice}}\"\n\n[tools.\"http/pay\"]\nclass = \"mutating\"\n"
@@ -201,15 +206,16 @@ fn tr_1_two_hundred_callers_lose_nothing_while_an_operator_changes_everything() 
         .env("STEADFAST_ADMIN_TOKEN", "person")
         .env("STEADFAST_LOG_LEVEL", "warn");
     command.stderr(fs::File::create(folder.join("log")).unwrap());
-    let client = Client::over_http(command);
+    let client = McpTestClient::over_http(command);
     let gateway = client.address();
 
     let (load, progress) = (LoadSize::wanted(), LoadProgress::default());
     let (became, turns) = thread::scope(|scope| {
         let (progress, enough) = (&progress, load.invoices);
         let steering = scope.spawn(|| make_changes(gateway, &config, load.rounds, progress));
-        let callers: Vec<_> =
-            (0..CALLERS).map(|caller| scope.spawn(move || pay_invoices(caller, gateway, enough, progress))).collect();
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|caller| scope.spawn(move || pay_invoices(caller, gateway, enough, progress)))
+            .collect();
         let became: Vec<_> = callers.into_iter().map(|caller| caller.join()).collect();
         (became, steering.join().unwrap())
     });

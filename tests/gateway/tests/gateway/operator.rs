@@ -9,9 +9,11 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
+use crate::client::McpTestClient;
 use crate::raw::{RawRequest, send};
-use crate::world::{By, LISTEN, Port, Process, World, begun, start_gateway, wait};
+use crate::world::{
+    GatewayWorld, LISTEN, ReservedPort, TestProcess, TestTransport, initialized, start_gateway, wait,
+};
 
 const TOKENS: &str = "
 [tokens.ann]
@@ -23,13 +25,13 @@ tenant = \"of umbra\"
 ";
 
 /// Returns a client of one of the two tenants.
-fn client_of(gateway: &Client, who: &str) -> Client {
+fn client_of(gateway: &McpTestClient, who: &str) -> McpTestClient {
     let headers = format!("authorization: Bearer of-{who}-0123456789abcdef\r\n");
-    begun(Client::at(gateway.address()).with_headers(&headers))
+    initialized(McpTestClient::at(gateway.address()).with_headers(&headers))
 }
 
 /// Returns the JSON output of a command.
-fn told(world: &World, arguments: &[&str]) -> Value {
+fn told(world: &GatewayWorld, arguments: &[&str]) -> Value {
     let (said, _) = world.steadfast(&[arguments, &["--json"]].concat());
     serde_json::from_str(&said).unwrap_or_else(|why| panic!("{arguments:?}: {why}: {said}"))
 }
@@ -64,8 +66,13 @@ breaker.consecutive = 1
 breaker.cooldown = \"1h\"
 retry.attempts = 1
 ";
-    let world = World::of("d_48_tenants", &format!("{config}{TOKENS}"), By::Http, By::Stdio);
-    let gateway = Client::over_http(world.wrap(&LISTEN));
+    let world = GatewayWorld::of(
+        "d_48_tenants",
+        &format!("{config}{TOKENS}"),
+        TestTransport::Http,
+        TestTransport::Stdio,
+    );
+    let gateway = McpTestClient::over_http(world.wrap(&LISTEN));
     let (mut ann, mut bob) = (client_of(&gateway, "ann"), client_of(&gateway, "bob"));
     for client in [&mut ann, &mut bob] {
         client.call("draw", json!({ "id": "a" }));
@@ -124,8 +131,13 @@ retry.attempts = 1
 
 #[test]
 fn the_runbook_opens_and_resets_the_breakers_of_every_tenant() {
-    let world = World::of("all_breakers", &format!("trust.mode = \"off\"\n{TOKENS}"), By::Http, By::Stdio);
-    let gateway = Client::over_http(world.wrap(&LISTEN));
+    let world = GatewayWorld::of(
+        "all_breakers",
+        &format!("trust.mode = \"off\"\n{TOKENS}"),
+        TestTransport::Http,
+        TestTransport::Stdio,
+    );
+    let gateway = McpTestClient::over_http(world.wrap(&LISTEN));
     let (mut ann, mut bob) = (client_of(&gateway, "ann"), client_of(&gateway, "bob"));
     for client in [&mut ann, &mut bob] {
         assert!(!client.call("look", json!({ "id": "a" })).is_error);
@@ -190,7 +202,7 @@ fn half_an_answer(mut stream: TcpStream) {
 
 #[test]
 fn a_breaker_that_cannot_be_turned_does_not_keep_the_others_from_it() {
-    let world = World::new("half_a_gateway");
+    let world = GatewayWorld::new("half_a_gateway");
     let address = half_a_gateway().to_string();
     let (said, good) = world.steadfast(&["breaker", "open", "--all", "--gateway", &address]);
     assert!(!good && said.contains("tool:bank:b is open"), "{said}");
@@ -203,7 +215,7 @@ fn a_breaker_that_cannot_be_turned_does_not_keep_the_others_from_it() {
 #[test]
 fn d_48_a_half_open_breaker_that_is_merely_idle_is_no_trouble() {
     let config = "trust.mode = \"off\"\nguard.mode = \"off\"\n[tools.\"bank/look\"]\nbreaker.consecutive = 1\nbreaker.cooldown = \"100ms\"\nretry.attempts = 1\n";
-    let world = World::of("d_48_half_open", config, By::Http, By::Stdio);
+    let world = GatewayWorld::of("d_48_half_open", config, TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
     client.call("look", json!({ "id": "a", "fault": "error", "text": "HTTP 503 Service Unavailable" }));
     let state = || told(&world, &["breaker"])["breakers"][0]["state"].clone();
@@ -214,14 +226,20 @@ fn d_48_a_half_open_breaker_that_is_merely_idle_is_no_trouble() {
 
 #[test]
 fn a_failure_shows_its_type_its_http_status_and_the_context_of_the_host() {
-    let world = World::of("failure_facts", "trust.mode = \"off\"\n", By::Http, By::Stdio);
-    let client = Client::over_http(world.wrap(&LISTEN));
+    let world = GatewayWorld::of(
+        "failure_facts",
+        "trust.mode = \"off\"\n",
+        TestTransport::Http,
+        TestTransport::Stdio,
+    );
+    let client = McpTestClient::over_http(world.wrap(&LISTEN));
     let report = json!({
         "toolName": "search", "pluginName": "web", "severity": "server_error", "httpStatus": 502,
         "error": { "type": "UpstreamError", "message": "bad gateway" },
         "arguments": { "url": "https://example.com/rates" }, "context": { "region": "eu-1" },
     });
-    let request = RawRequest::to(client.address()).line("POST /v1/failures HTTP/1.1").body(report.to_string());
+    let request =
+        RawRequest::to(client.address()).line("POST /v1/failures HTTP/1.1").body(report.to_string());
     assert_eq!(send(&request).unwrap().status, 200);
     let (said, _) = world.steadfast(&["failures"]);
     for fact in ["web/search", "UpstreamError", "502", "example.com", "region=eu-1"] {
@@ -252,10 +270,11 @@ const CAUSE: &str = "Error: Cannot find module '/srv/missing-ledger.js'";
 /// `import` writes `wrap` over stdio. It does not listen, so only the store can show its state.
 #[test]
 fn d_48_d_49_a_server_that_cannot_start_behind_wrap_is_reported_with_the_relevant_line() {
-    let world = World::new("d_48_wrap");
+    let world = GatewayWorld::new("d_48_wrap");
     let script = world.folder().join("server.sh");
-    let start =
-        || Client::on_streams(world.wrap_alone(&["--name", "db", "--", "sh", script.to_str().unwrap()]));
+    let start = || {
+        McpTestClient::on_streams(world.wrap_alone(&["--name", "db", "--", "sh", script.to_str().unwrap()]))
+    };
     fs::write(&script, STACK).unwrap();
     let mut client = start();
     let refused = client.initialize();
@@ -272,13 +291,13 @@ fn d_48_d_49_a_server_that_cannot_start_behind_wrap_is_reported_with_the_relevan
     let ledger = world.folder().join("ledger");
     let server = env!("CARGO_BIN_EXE_steadfast-test-server");
     fs::write(&script, format!("exec '{server}' '{}'\n", ledger.display())).unwrap();
-    begun(start()).hang_up();
+    initialized(start()).hang_up();
     let (said, good) = world.steadfast(&["status"]);
     assert!(good && !said.contains("server db"), "{said}");
 }
 
 /// Starts `serve` in front of these servers. Returns it with its address, for its status.
-fn serves(world: &World) -> (Process, SocketAddr) {
+fn serves(world: &GatewayWorld) -> (TestProcess, SocketAddr) {
     let mut serve = Command::new(world.wrap_alone(&[]).get_program());
     serve.arg("serve").args(LISTEN).current_dir(world.folder()).env("HOME", world.folder());
     serve.env_remove("XDG_STATE_HOME");
@@ -287,14 +306,14 @@ fn serves(world: &World) -> (Process, SocketAddr) {
 
 #[test]
 fn d_48_a_dead_server_of_one_session_is_reported_after_that_session_has_ended() {
-    let world = World::new("d_48_session");
+    let world = GatewayWorld::new("d_48_session");
     let script = world.folder().join("server.sh");
     let (server, ledger) = (env!("CARGO_BIN_EXE_steadfast-test-server"), world.folder().join("ledger"));
     fs::write(&script, format!("exec '{server}' '{}'\n", ledger.display())).unwrap();
     let config = format!("[servers.db]\nisolation = \"per_session\"\ncommand = [\"sh\", {script:?}]\n");
     world.configure(&config);
     let (_gateway, address) = serves(&world);
-    let mut client = begun(Client::at(address));
+    let mut client = initialized(McpTestClient::at(address));
     // From its next start on it fails.
     fs::write(&script, STACK).unwrap();
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
@@ -305,7 +324,8 @@ fn d_48_a_dead_server_of_one_session_is_reported_after_that_session_has_ended() 
         words.filter(|what| what.starts_with(how) && what.contains(CAUSE)).count()
     };
     wait(|| down("server db is down: ") == 1, || told_by(address, "/v1/status").to_string());
-    let bye = RawRequest::to(address).line("DELETE /mcp HTTP/1.1").header("mcp-session-id", &client.session());
+    let bye =
+        RawRequest::to(address).line("DELETE /mcp HTTP/1.1").header("mcp-session-id", &client.session());
     send(&bye).unwrap();
     let instances = || told_by(address, "/v1/servers")["servers"][0]["instances"].clone();
     wait(|| instances() == json!([]), || format!("no instance, not {}", instances()));
@@ -319,8 +339,8 @@ fn told_by(address: SocketAddr, path: &str) -> Value {
 
 #[test]
 fn d_48_an_unreachable_server_at_a_url_is_reported_until_it_is_reachable() {
-    let world = World::new("d_48_url");
-    let port = Port::reserve();
+    let world = GatewayWorld::new("d_48_url");
+    let port = ReservedPort::reserve();
     let [live, dead] = ["live", "dead"].map(|name| world.folder().join(name));
     let server = env!("CARGO_BIN_EXE_steadfast-test-server");
     fs::write(&live, "").unwrap();
@@ -331,7 +351,7 @@ fn d_48_an_unreachable_server_at_a_url_is_reported_until_it_is_reachable() {
         port.address()
     ));
     let (_gateway, address) = serves(&world);
-    let mut client = begun(Client::at(address));
+    let mut client = initialized(McpTestClient::at(address));
     assert!(client.call("away__look", json!({ "id": "a" })).is_error);
     let down = || {
         let status = told_by(address, "/v1/status");
@@ -345,15 +365,15 @@ fn d_48_an_unreachable_server_at_a_url_is_reported_until_it_is_reachable() {
     let listener = TcpListener::bind(port.address()).unwrap();
     let mut command = Command::new(server);
     command.arg(&dead).arg("--listening").stdin(OwnedFd::from(listener));
-    let _server = Process::spawn(&mut command);
-    let mut next = begun(Client::at(address));
+    let _server = TestProcess::spawn(&mut command);
+    let mut next = initialized(McpTestClient::at(address));
     assert!(!next.call("away__look", json!({ "id": "b" })).is_error);
     assert_eq!(down(), None);
 }
 
 #[test]
 fn check_reports_an_address_without_tokens_beside_a_slip_and_what_serve_refuses() {
-    let world = World::new("check_pass");
+    let world = GatewayWorld::new("check_pass");
     let refusal = "can be reached from other machines";
     for (config, is_told) in [
         ("listen = \"0.0.0.0:8931\"\n[retry]\nattemps = 3\n", true),
@@ -395,7 +415,7 @@ breaker.consecutive = 1
 breaker.cooldown = \"1h\"
 retry.attempts = 1
 ";
-    let world = World::of("d_47_in_turn", config, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("d_47_in_turn", config, TestTransport::Stdio, TestTransport::Stdio);
     let program = |name: &str| {
         let link = world.folder().join(name);
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_steadfast-test-server"), &link).unwrap();
@@ -407,7 +427,7 @@ retry.attempts = 1
         fs::OpenOptions::new().create(true).append(true).open(&ledger).unwrap();
         let mut command = world.wrap_alone(&["--name", "db", "--"]);
         command.arg(program).arg(ledger);
-        begun(Client::on_streams(command))
+        initialized(McpTestClient::on_streams(command))
     };
     let mut one = start(&old, "postgres");
     one.call("look", json!({ "id": "a", "fault": "error", "text": "HTTP 503 Service Unavailable" }));

@@ -7,15 +7,18 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said};
+use crate::client::{McpTestClient, ToolResponse};
 use crate::raw::{RawRequest, send};
-use crate::world::{By, Folder, LISTEN, Process, World, begun, kill, lives, signal, start_gateway, wait};
+use crate::world::{
+    GatewayTestFolder, GatewayWorld, LISTEN, TestProcess, TestTransport, initialized, is_running, kill,
+    signal, start_gateway, wait,
+};
 
 /// A gateway with the servers `bank` and `mail` behind it.
 pub(crate) struct TwoServerGateway {
     /// The gateway and its address, if it listens. The address changes with every start.
-    gateway: Option<(Process, SocketAddr)>,
-    folder: Folder,
+    gateway: Option<(TestProcess, SocketAddr)>,
+    folder: GatewayTestFolder,
 }
 
 impl TwoServerGateway {
@@ -27,7 +30,7 @@ impl TwoServerGateway {
     }
 
     fn quiet(test: &str, more: &str) -> Self {
-        let folder = Folder::new(test);
+        let folder = GatewayTestFolder::new(test);
         let server = |name: &str| {
             fs::write(folder.join(name), "").unwrap();
             format!(
@@ -54,15 +57,15 @@ impl TwoServerGateway {
         command
     }
 
-    fn client(&self, path: &str) -> Client {
-        let mut client = Client::at(self.address()).behind(path);
+    fn client(&self, path: &str) -> McpTestClient {
+        let mut client = McpTestClient::at(self.address()).behind(path);
         client.initialize();
         client
     }
 
     /// Returns a client over stdio.
-    fn on_streams(&self) -> Client {
-        Client::on_streams(self.command(&["--stdio"]))
+    fn on_streams(&self) -> McpTestClient {
+        McpTestClient::on_streams(self.command(&["--stdio"]))
     }
 
     /// Makes a server behave like this until the file is removed.
@@ -93,7 +96,7 @@ impl TwoServerGateway {
     }
 
     /// Kills the gateway and starts another one, which these clients use from then on.
-    fn restart(&mut self, clients: &mut [&mut Client]) {
+    fn restart(&mut self, clients: &mut [&mut McpTestClient]) {
         drop(self.gateway.take());
         self.start();
         for client in clients {
@@ -112,7 +115,7 @@ fn names(listed: &Value) -> Vec<&str> {
 #[test]
 fn several_servers_are_one_to_their_client_and_each_is_there_alone() {
     let served = TwoServerGateway::new("several", "");
-    let mut client = Client::at(served.address());
+    let mut client = McpTestClient::at(served.address());
     let agreed = client.initialize();
     assert_eq!(agreed["result"]["protocolVersion"], "2025-11-25");
     assert_eq!(agreed["result"]["capabilities"]["tools"]["listChanged"], true);
@@ -150,7 +153,7 @@ fn sessions_share_a_process_unless_each_is_to_have_its_own() {
         // A new process for all clients that share it. It receives their session state again.
         let mail = served.process("mail");
         kill(mail);
-        wait(|| !lives(mail), || "its end".to_owned());
+        wait(|| !is_running(mail), || "its end".to_owned());
         for client in &mut clients[..2] {
             assert!(!client.call("mail__look", json!({ "id": "again" })).is_error);
         }
@@ -160,8 +163,10 @@ fn sessions_share_a_process_unless_each_is_to_have_its_own() {
 
 #[test]
 fn rp_16_one_server_that_fails_loses_its_trust_and_the_others_keep_theirs() {
-    let served =
-        TwoServerGateway::new("rp_16", "[trust]\ncount = 2\nseverities = [\"crash\"]\n[breaker]\nconsecutive = 100\n");
+    let served = TwoServerGateway::new(
+        "rp_16",
+        "[trust]\ncount = 2\nseverities = [\"crash\"]\n[breaker]\nconsecutive = 100\n",
+    );
     let mut client = served.client("/mcp");
     client.request("tools/list", json!({}));
     for number in 0..2 {
@@ -200,11 +205,11 @@ fn gr_8_a_server_that_dies_is_back_for_its_clients_and_its_neighbour_never_notic
     for round in 0..3 {
         let bank = served.process("bank");
         kill(bank);
-        wait(|| !lives(bank), || "its end".to_owned());
+        wait(|| !is_running(bank), || "its end".to_owned());
         let said = client.call("bank__look", json!({ "id": format!("after {round}") }));
         assert!(!said.is_error, "{said:?}");
     }
-    assert!(lives(mail));
+    assert!(is_running(mail));
     assert_eq!(served.count("mail", "start"), 1);
 }
 
@@ -224,7 +229,7 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
     let mut served = TwoServerGateway::new("watches", "");
     let mut first = served.client("/mcp/bank");
     let mut second = served.client("/mcp/bank");
-    let watch = |client: &mut Client, uri: &str| {
+    let watch = |client: &mut McpTestClient, uri: &str| {
         let answer = client.request("resources/subscribe", json!({ "uri": uri }));
         assert!(answer.get("result").is_some(), "{answer}");
     };
@@ -266,7 +271,8 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
 fn tg_1_a_model_that_insists_on_a_missing_tool_is_stopped() {
     let served = TwoServerGateway::new("insists", "");
     let mut client = served.client("/mcp");
-    let mut said: Vec<Said> = (0..3).map(|_| client.call("shop__buy", json!({ "id": "a" }))).collect();
+    let mut said: Vec<ToolResponse> =
+        (0..3).map(|_| client.call("shop__buy", json!({ "id": "a" }))).collect();
     assert!(said.iter().all(|said| said.is_error));
     let last = said.pop().unwrap();
     assert_eq!(last.code.as_deref(), Some("loop_detected"), "{last:?}");
@@ -281,14 +287,14 @@ fn the_servers_of_a_client_are_taken_from_its_own_file_or_its_text_and_spoken_to
     let servers = json!({ "mcpServers": { "bank": server("bank"), "mail": server("mail") } });
     fs::write(&file, servers.to_string()).unwrap();
     for (run, given) in [file.to_str().unwrap(), &servers.to_string()].iter().enumerate() {
-        let mut client = Client::on_streams(served.command(&["--stdio", "--mcp-config", given]));
+        let mut client = McpTestClient::on_streams(served.command(&["--stdio", "--mcp-config", given]));
         client.initialize();
         assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4, "{given}");
         let id = run.to_string();
         assert_eq!(client.call("mail__pay", json!({ "id": id })).text, format!("pay {id}, run 1"));
         let (bank, mail) = (served.process("bank"), served.process("mail"));
         assert!(client.hang_up().success());
-        assert!(!lives(bank) && !lives(mail));
+        assert!(!is_running(bank) && !is_running(mail));
     }
 }
 
@@ -358,7 +364,8 @@ fn what_one_server_may_have_done_is_not_asked_of_another() {
 #[test]
 fn requests_for_no_server_in_particular_are_answered_although_one_server_cannot_be_started() {
     // It comes first.
-    let served = TwoServerGateway::new("absent", "[servers.absent]\ncommand = [\"no-such-program-anywhere\"]\n");
+    let served =
+        TwoServerGateway::new("absent", "[servers.absent]\ncommand = [\"no-such-program-anywhere\"]\n");
     let mut client = served.client("/mcp");
     assert_eq!(client.request("test/echo", json!({ "x": 1 }))["result"]["params"]["x"], 1);
     let nobodys = client.request("test/unheard", json!({}));
@@ -381,7 +388,7 @@ fn a_server_that_lists_its_tools_too_late_is_announced_when_it_has() {
     let slow = served.makes_it("mail", "slow");
     assert_eq!(names(&client.request("tools/list", json!({}))), ["bank__pay", "bank__look"]);
     fs::remove_file(slow).unwrap();
-    client.told("notifications/tools/list_changed");
+    client.next_notification("notifications/tools/list_changed");
     assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
 }
 
@@ -408,7 +415,7 @@ fn a_server_that_could_not_be_started_is_announced_when_it_comes() {
         },
         || "the server that comes late".to_owned(),
     );
-    client.told("notifications/tools/list_changed");
+    client.next_notification("notifications/tools/list_changed");
     assert_eq!(names(&client.request("tools/list", json!({}))).len(), 6);
 }
 
@@ -433,13 +440,13 @@ fn a_client_that_listens_to_several_servers_gets_one_acknowledgement() {
     client.without_handshake(json!({}));
     let listened =
         client.send("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
-    let promised = client.told("notifications/subscriptions/acknowledged");
+    let promised = client.next_notification("notifications/subscriptions/acknowledged");
     assert_eq!(promised["params"]["notifications"], json!({ "toolsListChanged": true }));
     let id = &promised["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"];
     assert_eq!(*id, json!(listened));
     for tool in ["bank__tell", "mail__tell"] {
         client.call(tool, json!({}));
-        client.told("notifications/tools/list_changed");
+        client.next_notification("notifications/tools/list_changed");
     }
     let promises =
         client.heard.iter().filter(|told| told["method"] == "notifications/subscriptions/acknowledged");
@@ -449,7 +456,7 @@ fn a_client_that_listens_to_several_servers_gets_one_acknowledgement() {
 #[test]
 fn a_question_of_a_shared_server_reaches_no_client_while_calls_of_several_sessions_run() {
     let served = TwoServerGateway::new("whose_question", "");
-    let mut clients: Vec<Client> = (0..2).map(|_| Client::at(served.address())).collect();
+    let mut clients: Vec<McpTestClient> = (0..2).map(|_| McpTestClient::at(served.address())).collect();
     for client in &mut clients {
         client.initialize_with(json!({ "elicitation": {} }));
     }
@@ -468,15 +475,15 @@ fn a_question_of_a_shared_server_reaches_no_client_while_calls_of_several_sessio
     // With one call in flight it is clear to which client the question belongs.
     let first = &mut clients[0];
     let asking = first.send_call("bank__ask", json!({ "id": "c" }));
-    let question = first.asked();
+    let question = first.next_request();
     first.reply(&question, json!({ "action": "accept", "content": { "name": "ann" } }));
-    assert_eq!(Said::of(&first.answer(asking)).text, "c is for ann");
+    assert_eq!(ToolResponse::of(&first.answer(asking)).text, "c is for ann");
 }
 
 /// OpenClaw's own configuration is JSON5, and users write comments into the files of other programs.
 #[test]
 fn rp_17_configuration_of_others_is_read_as_json5_and_mistakes_have_a_place() {
-    let world = World::of("rp_17_json5", "", By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("rp_17_json5", "", TestTransport::Stdio, TestTransport::Stdio);
     let file = world.folder().join("openclaw.json");
     let text = r#"// Ours.
 {
@@ -507,14 +514,14 @@ fn rp_17_configuration_of_others_is_read_as_json5_and_mistakes_have_a_place() {
 #[test]
 fn servers_of_one_name_have_their_own_breakers_and_are_reported() {
     let config = "[tools.\"db/pay\"]\nbreaker.consecutive = 1\nbreaker.cooldown = \"1h\"\nclass = \"idempotent\"\nretry.attempts = 1\n";
-    let world = World::of("d_47", config, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("d_47", config, TestTransport::Stdio, TestTransport::Stdio);
     let ledgers = ["one", "two"].map(|name| world.folder().join(name));
     let start = |ledger: &Path| {
         fs::write(ledger, "").unwrap();
         let mut command =
             world.wrap_alone(&["--name", "db", "--", env!("CARGO_BIN_EXE_steadfast-test-server")]);
         command.arg(ledger);
-        begun(Client::on_streams(command))
+        initialized(McpTestClient::on_streams(command))
     };
     let [mut one, mut two] = ledgers.each_ref().map(|ledger| start(ledger));
     let fails = json!({ "id": "a", "fault": "error", "text": "HTTP 503 Service Unavailable" });

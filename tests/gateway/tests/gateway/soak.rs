@@ -10,10 +10,10 @@ use std::ops::Range;
 use serde_json::json;
 use steadfast_testkit::effort::TestEffort;
 
-use crate::client::Client;
+use crate::client::McpTestClient;
 use crate::hostile::resident;
 use crate::raw::{RawRequest, send};
-use crate::world::{By, World, lives, wait};
+use crate::world::{GatewayWorld, TestTransport, is_running, wait};
 
 /// The load on all transports together.
 struct SoakLoad {
@@ -72,7 +72,7 @@ fn descendants(pid: u32) -> Vec<u32> {
 const SLACK: u64 = 32 << 10;
 
 /// Makes calls of all kinds, one after the other and some concurrently.
-fn work(client: &mut Client, calls: usize, name: &str) {
+fn work(client: &mut McpTestClient, calls: usize, name: &str) {
     for number in 0..calls {
         let id = format!("{name} {number}");
         match number % 10 {
@@ -88,14 +88,14 @@ fn work(client: &mut Client, calls: usize, name: &str) {
 }
 
 /// Crashes the server during a read, which the next server then answers.
-fn crash(client: &mut Client, id: &str) {
+fn crash(client: &mut McpTestClient, id: &str) {
     let said = client.call("look", json!({ "id": id, "fault": "die_after", "times": 1 }));
     assert_eq!(said.text, format!("look {id}, run 2"), "{said:?}");
 }
 
 /// Runs a session from its beginning to its end.
-fn visit(gateway: &Client, name: &str, does: impl FnOnce(&mut Client)) {
-    let mut client = Client::at(gateway.address());
+fn visit(gateway: &McpTestClient, name: &str, does: impl FnOnce(&mut McpTestClient)) {
+    let mut client = McpTestClient::at(gateway.address());
     client.initialize();
     client.request("tools/list", json!({}));
     does(&mut client);
@@ -109,10 +109,10 @@ fn visit(gateway: &Client, name: &str, does: impl FnOnce(&mut Client)) {
 fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
     let load = SoakLoad::wanted();
     // With so many crashes among so few calls the breaker would open.
-    World::each("sf_9_soak", "breaker.mode = \"off\"\n", |world| {
+    GatewayWorld::each("sf_9_soak", "breaker.mode = \"off\"\n", |world| {
         let mut client = world.client();
         let pid = client.pid();
-        let is_http = world.front == By::Http;
+        let is_http = world.front == TestTransport::Http;
         // Allocations that are made once and kept happen before the first count.
         work(&mut client, 20, "warm");
         crash(&mut client, "warm crash");
@@ -156,12 +156,15 @@ fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
                 let (gateway, held) = (other.pid(), descendants(other.pid()));
                 assert!(other.hang_up().success());
                 wait(
-                    || !lives(gateway) && held.iter().all(|pid| !lives(*pid)),
+                    || !is_running(gateway) && held.iter().all(|pid| !is_running(*pid)),
                     || "the end of all".to_owned(),
                 );
             }
         }
-        wait(|| MachineUsage::by(pid).is_within(&base), || format!("{base:?}, and then {:?}", MachineUsage::by(pid)));
+        wait(
+            || MachineUsage::by(pid).is_within(&base),
+            || format!("{base:?}, and then {:?}", MachineUsage::by(pid)),
+        );
         let after = resident(pid);
         assert!(after < memory + SLACK, "{memory} KiB, then {after} KiB");
         work(&mut client, 10, "still");
@@ -178,8 +181,10 @@ fn sf_9_a_call_leaves_less_than_a_kilobyte_on_the_heap() {
     // One KiB for each third call would be more.
     const MOST: u64 = 256 * CALLS as u64;
     let config = "breaker.mode = \"off\"\nguard.per_turn = 10000\nstore.records = 64\n";
-    for (front, back) in [(By::Stdio, By::Http), (By::Http, By::Stdio)] {
-        let world = World::of("sf_9_heap", config, front, back);
+    for (front, back) in
+        [(TestTransport::Stdio, TestTransport::Http), (TestTransport::Http, TestTransport::Stdio)]
+    {
+        let world = GatewayWorld::of("sf_9_heap", config, front, back);
         let file = world.folder().join("heap");
         let mut client = world.client_of("bank", |command| {
             command.env("TESTED_HEAP", &file);

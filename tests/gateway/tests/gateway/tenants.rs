@@ -6,9 +6,9 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::raw::{RawResponse, RawRequest, send};
-use crate::world::{By, LISTEN, World, wait};
+use crate::client::McpTestClient;
+use crate::raw::{RawRequest, RawResponse, send};
+use crate::world::{GatewayWorld, LISTEN, TestTransport, wait};
 
 /// Ann and Bob belong to two tenants. Grafana is a viewer.
 const TOKENS: &str = r#"
@@ -33,13 +33,14 @@ const NEXT: &str = "of-ann-next-0123456789abcdef";
 /// A gateway that all of them use.
 struct SharedGateway {
     /// Keeps the gateway running.
-    gateway: Client,
-    world: World,
+    gateway: McpTestClient,
+    world: GatewayWorld,
 }
 
 impl SharedGateway {
     fn new(test: &str, more: &str) -> Self {
-        let world = World::of(test, &format!("{TOKENS}{more}"), By::Http, By::Stdio);
+        let world =
+            GatewayWorld::of(test, &format!("{TOKENS}{more}"), TestTransport::Http, TestTransport::Stdio);
         let mut command = world.wrap(&LISTEN);
         for (name, token) in [
             ("TOKEN_OF_ANN", ANN),
@@ -49,7 +50,7 @@ impl SharedGateway {
         ] {
             command.env(name, token);
         }
-        let gateway = Client::over_http(command);
+        let gateway = McpTestClient::over_http(command);
         Self { gateway, world }
     }
 
@@ -58,18 +59,18 @@ impl SharedGateway {
     }
 
     /// Returns an MCP client with this token that has initialized.
-    fn client(&self, token: &str) -> Client {
+    fn client(&self, token: &str) -> McpTestClient {
         let mut client =
-            Client::at(self.address()).with_headers(&format!("authorization: Bearer {token}\r\n"));
+            McpTestClient::at(self.address()).with_headers(&format!("authorization: Bearer {token}\r\n"));
         client.initialize();
         client.request("tools/list", json!({}));
         client
     }
 
     /// Returns the same in the modern era.
-    fn modern(&self, token: &str) -> Client {
+    fn modern(&self, token: &str) -> McpTestClient {
         let mut client =
-            Client::at(self.address()).with_headers(&format!("authorization: Bearer {token}\r\n"));
+            McpTestClient::at(self.address()).with_headers(&format!("authorization: Bearer {token}\r\n"));
         client.without_handshake(json!({}));
         client
     }
@@ -233,7 +234,7 @@ fn sf_7_the_guard_stops_a_conversation_and_not_one_of_that_name_elsewhere() {
     // The same over MCP, in a conversation with the same name for both.
     let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
     let meta = json!({ "dev.steadfast/session": "ours" });
-    let code = |client: &mut Client| client.call_with("burn", json!({}), meta.clone()).code;
+    let code = |client: &mut McpTestClient| client.call_with("burn", json!({}), meta.clone()).code;
     wait(|| code(&mut ann).as_deref() == Some("loop_detected"), || "that Ann is stopped".to_owned());
     assert_ne!(code(&mut bob).as_deref(), Some("loop_detected"));
 }

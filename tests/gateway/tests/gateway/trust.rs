@@ -9,27 +9,32 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Said};
-use crate::world::{By, World, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::world::{GatewayWorld, TestTransport, wait};
 
 const SOON: &str = "retry.base = \"1ms\"\n";
 /// The cool-down is that of a class of tools, so it is set for the tool.
 const PAUSE: &str = "[tools.\"bank/look\"]\nbreaker.cooldown = \"100ms\"\n";
 
 /// Calls a tool in a turn of its own, and returns the response.
-fn turn(client: &mut Client, number: u32, tool: &str, arguments: Value) -> Said {
+fn turn(client: &mut McpTestClient, number: u32, tool: &str, arguments: Value) -> ToolResponse {
     let id = in_turn(client, number, tool, arguments);
-    Said::of(&client.answer(id))
+    ToolResponse::of(&client.answer(id))
 }
 
 /// Calls a tool in a turn of its own.
-fn in_turn(client: &mut Client, turn: u32, tool: &str, arguments: Value) -> u64 {
+fn in_turn(client: &mut McpTestClient, turn: u32, tool: &str, arguments: Value) -> u64 {
     client.send_call_with(tool, arguments, json!({ "dev.steadfast/turn": format!("turn-{turn}") }))
 }
 
 /// Repeats a call until the cool-down of the breaker is over, as in the next turn of a user. Returns the id of the
 /// call, and the first message after it. A call that comes too early is refused, and is repeated in a turn of its own.
-fn behind_the_pause(client: &mut Client, turn: &mut u32, tool: &str, arguments: &Value) -> (u64, Value) {
+fn behind_the_pause(
+    client: &mut McpTestClient,
+    turn: &mut u32,
+    tool: &str,
+    arguments: &Value,
+) -> (u64, Value) {
     loop {
         *turn += 1;
         let id = in_turn(client, *turn, tool, arguments.clone());
@@ -43,7 +48,7 @@ fn behind_the_pause(client: &mut Client, turn: &mut u32, tool: &str, arguments: 
 /// Returns true if a call was refused by the breaker, or because its client repeats itself. A call that ran and ended
 /// because it opened the breaker was not refused.
 fn is_refused(message: &Value) -> bool {
-    let said = Said::of(message);
+    let said = ToolResponse::of(message);
     let code = said.code.as_deref();
     let is_refusal = ["circuit_open", "loop_detected", "tool_error_limit"].map(Some).contains(&code);
     is_refusal && said.ours["attempts"] == 0
@@ -51,7 +56,7 @@ fn is_refused(message: &Value) -> bool {
 
 /// Returns the trust states of a tool, as notified. A second gateway that shares the state sends the same
 /// notifications.
-fn states(world: &World) -> Vec<(String, String)> {
+fn states(world: &GatewayWorld) -> Vec<(String, String)> {
     let is_own = |line: &Value| line["notification"] == "trust_changed" && line["fromElsewhere"] != true;
     let told = world.logged("notification").into_iter().filter(is_own);
     let text = |line: &Value, name: &str| line[name].as_str().unwrap().to_owned();
@@ -62,14 +67,19 @@ fn states(world: &World) -> Vec<(String, String)> {
 #[test]
 fn rp_14_a_service_degrades_and_comes_back() {
     let file = "[trust_state]\nfile = \"reliability.json\"\n";
-    let world = World::of("rp_14", &format!("{SOON}{PAUSE}{file}"), By::Stdio, By::Stdio);
+    let world = GatewayWorld::of(
+        "rp_14",
+        &format!("{SOON}{PAUSE}{file}"),
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let start = || world.client_that_can(json!({ "elicitation": {} }));
     let mut client = start();
     let data = |fault: &str| json!({ "id": "data", "url": "https://api.example.com/data", "fault": fault });
     // Turns 1 to 3: the service is unavailable. No approval is requested yet.
     let mut turn = 0;
     for _ in 1..=3 {
-        let said = Said::of(&behind_the_pause(&mut client, &mut turn, "look", &data("503")).1);
+        let said = ToolResponse::of(&behind_the_pause(&mut client, &mut turn, "look", &data("503")).1);
         assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "turn {turn}: {said:?}");
     }
     let told = world.logged_times("notification", 1);
@@ -83,7 +93,7 @@ fn rp_14_a_service_degrades_and_comes_back() {
     let (id, question) = behind_the_pause(&mut client, &mut turn, "look", &data("503"));
     assert!(question["params"]["message"].as_str().unwrap().contains("3 failures in 1 h"), "{question}");
     client.reply(&question, json!({ "action": "accept", "content": { "decision": "once" } }));
-    let said = Said::of(&client.answer(id));
+    let said = ToolResponse::of(&client.answer(id));
     assert!(said.is_error && said.text.contains("503"), "{said:?}");
     client.hang_up();
     // Half an hour later: the stored times are moved back by that much.
@@ -100,7 +110,7 @@ fn rp_14_a_service_degrades_and_comes_back() {
     let mut client = start();
     for id in 5..=7 {
         let data = json!({ "id": id.to_string(), "url": "https://api.example.com/data" });
-        let said = Said::of(&behind_the_pause(&mut client, &mut turn, "look", &data).1);
+        let said = ToolResponse::of(&behind_the_pause(&mut client, &mut turn, "look", &data).1);
         assert_eq!(said.text, format!("look {id}, run 1"), "{said:?}");
     }
     wait(|| states(&world).len() == 3, || format!("{:?}", states(&world)));
@@ -116,7 +126,7 @@ fn rp_14_a_service_degrades_and_comes_back() {
 /// requested for a call that the model only repeats. Only the time between attempts is set.
 #[test]
 fn rp_14_a_failing_call_repeated_at_once_is_reported_as_a_loop_without_a_request_for_approval() {
-    World::each("rp_14_loop", SOON, |world| {
+    GatewayWorld::each("rp_14_loop", SOON, |world| {
         let mut client = world.client_that_can(json!({ "elicitation": {} }));
         let data = json!({ "id": "data", "url": "https://api.example.com/data", "fault": "503" });
         let said = [(); 3].map(|()| client.call("look", data.clone()));
@@ -137,14 +147,19 @@ fn rp_14_a_failing_call_repeated_at_once_is_reported_as_a_loop_without_a_request
 #[test]
 fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     let gap = "guard.turn_gap = \"50ms\"\n";
-    let world = World::of("rp_14_no_turns", &format!("{SOON}{gap}{PAUSE}{KEPT}"), By::Stdio, By::Stdio);
+    let world = GatewayWorld::of(
+        "rp_14_no_turns",
+        &format!("{SOON}{gap}{PAUSE}{KEPT}"),
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let start = || world.client_that_can(json!({ "elicitation": {} }));
     let data = |fault: &str| json!({ "id": "data", "url": "https://api.example.com/data", "fault": fault });
     let mut client = start();
     // Turns 1 to 3.
     for number in 1..=3 {
         assert_eq!(states(&world), [], "before failure {number}");
-        let said = Said::of(&behind_a_pause(&mut client, &data("503")).1);
+        let said = ToolResponse::of(&behind_a_pause(&mut client, &data("503")).1);
         assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{number}: {said:?}");
     }
     let told = world.logged_times("notification", 1);
@@ -153,7 +168,7 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     let (id, question) = behind_a_pause(&mut client, &data("503"));
     assert!(question["params"]["message"].as_str().unwrap().contains("3 failures in 1 h"), "{question}");
     client.reply(&question, json!({ "action": "accept", "content": { "decision": "once" } }));
-    let said = Said::of(&client.answer(id));
+    let said = ToolResponse::of(&client.answer(id));
     assert!(said.is_error && said.text.contains("503"), "{said:?}");
     client.hang_up();
     // Half an hour later: turns 5 to 7.
@@ -161,7 +176,11 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     let mut client = start();
     for run in 5..=7 {
         let (_, message) = behind_a_pause(&mut client, &data(""));
-        assert_eq!(Said::of(&message).text, format!("look data, run {}", world.count("look data")), "{run}");
+        assert_eq!(
+            ToolResponse::of(&message).text,
+            format!("look data, run {}", world.count("look data")),
+            "{run}"
+        );
     }
     wait(|| states(&world).len() == 3, || format!("{:?}", states(&world)));
     let told = states(&world);
@@ -172,7 +191,7 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
 /// Repeats a call of `look` without a named turn until a pause of its user is long enough. Returns the id of the call,
 /// and the first message after it. A call that comes too early is refused by the breaker or as a loop, and is repeated
 /// after another pause.
-fn behind_a_pause(client: &mut Client, arguments: &Value) -> (u64, Value) {
+fn behind_a_pause(client: &mut McpTestClient, arguments: &Value) -> (u64, Value) {
     loop {
         // The user's pause is the input of this test. If it was too short, the call is refused and the loop pauses
         // again.
@@ -206,21 +225,21 @@ fn older(mut written: Value, by: u64) -> Value {
 
 #[test]
 fn rp_15_a_dangerous_command_blocks_the_tool_until_an_operator_resets_it() {
-    World::each("rp_15", SOON, |world| {
+    GatewayWorld::each("rp_15", SOON, |world| {
         let mut client = world.client_that_can(json!({ "elicitation": {} }));
         assert_eq!(client.request("logging/setLevel", json!({ "level": "info" }))["result"], json!({}));
-        let run = |client: &mut Client, turn: u32, command: &str| {
+        let run = |client: &mut McpTestClient, turn: u32, command: &str| {
             let denied =
                 json!({ "id": command, "command": command, "fault": "error", "text": "Permission denied" });
             let id = in_turn(client, turn, "draw", denied);
-            Said::of(&client.answer(id))
+            ToolResponse::of(&client.answer(id))
         };
         // Turns 1 and 2: a permission error is nothing unusual.
         for (turn, command) in [(1, "rm /protected/file"), (2, "cat /protected/secrets")] {
             let said = run(&mut client, turn, command);
             assert!(said.is_error && said.text.contains("Permission denied"), "{said:?}");
         }
-        assert_eq!(client.unheard("notifications/message"), 0);
+        assert_eq!(client.count_notifications("notifications/message"), 0);
         // Turn 3: a dangerous command costs the tool its trust at once, and a notification is sent.
         let said = run(&mut client, 3, "sudo rm -rf /");
         assert!(said.is_error && said.text.contains("Permission denied"), "{said:?}");
@@ -255,7 +274,7 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
     // Only the hanging tool has a short timeout.
     let hanging =
         "[tools.\"atlassian/look\"]\ntimeout = \"300ms\"\n[tools.\"atlassian/draw\"]\ntimeout = \"300ms\"\n";
-    World::each("rp_16_others", &format!("{}{SOON}{rule}{hanging}", soon_settled!()), |world| {
+    GatewayWorld::each("rp_16_others", &format!("{}{SOON}{rule}{hanging}", soon_settled!()), |world| {
         let mut atlassian = world.client_of("atlassian", |_| {});
         let mut github = world.client_of("github", |_| {});
         // Two failures, of two tools.
@@ -290,7 +309,7 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
     });
 }
 
-/// By the default rules a tool is judged by itself: there is no rule for a domain, so no server as a whole loses trust.
+/// TestTransport the default rules a tool is judged by itself: there is no rule for a domain, so no server as a whole loses trust.
 /// Only the hanging tool has a short timeout, and pauses are short.
 #[test]
 fn rp_16_by_default_the_tool_that_times_out_asks_and_neither_its_neighbours_nor_the_other_server() {
@@ -298,13 +317,13 @@ fn rp_16_by_default_the_tool_that_times_out_asks_and_neither_its_neighbours_nor_
         "{SOON}{}[tools.\"atlassian/look\"]\ntimeout = \"200ms\"\nbreaker.cooldown = \"100ms\"\n",
         soon_settled!()
     );
-    World::each("rp_16_default", &config, |world| {
+    GatewayWorld::each("rp_16_default", &config, |world| {
         let mut atlassian = world.client_of("atlassian", |_| {});
         let mut github = world.client_of("github", |_| {});
         let mut turn = 0;
         let mut look = |id: &str, fault: &str| {
             let arguments = json!({ "id": id, "fault": fault });
-            Said::of(&behind_the_pause(&mut atlassian, &mut turn, "look", &arguments).1)
+            ToolResponse::of(&behind_the_pause(&mut atlassian, &mut turn, "look", &arguments).1)
         };
         for id in ["a", "b", "c"] {
             let said = look(id, "hang");
@@ -326,12 +345,12 @@ fn rp_16_by_default_the_tool_that_times_out_asks_and_neither_its_neighbours_nor_
 
 #[test]
 fn rp_8_a_client_that_asked_for_notifications_receives_an_unknown_outcome() {
-    World::each("rp_8_unknown", "guard.mode = \"off\"\n", |world| {
+    GatewayWorld::each("rp_8_unknown", "guard.mode = \"off\"\n", |world| {
         let mut client = world.client();
         assert_eq!(client.request("logging/setLevel", json!({ "level": "info" }))["result"], json!({}));
         let said = client.call("pay", json!({ "id": "a", "fault": "die_after" }));
         assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
-        let heard = client.told("notifications/message");
+        let heard = client.next_notification("notifications/message");
         let data = &heard["params"]["data"];
         assert_eq!(
             (&data["event"], &data["tool"]["tool"]),
@@ -345,7 +364,7 @@ fn rp_8_a_client_that_asked_for_notifications_receives_an_unknown_outcome() {
             let arguments = json!({ "id": format!("b{heard}"), "fault": "die_after" });
             let said = modern.call_with("pay", arguments, meta);
             assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
-            assert_eq!(modern.unheard("notifications/message"), heard);
+            assert_eq!(modern.count_notifications("notifications/message"), heard);
         }
     });
 }
@@ -356,9 +375,9 @@ fn rp_8_a_client_with_notifications_off_receives_none_of_its_requests_and_outcom
         [tools.\"bank/pay\".trust]\nnotify = false\n\
         [tools.\"bank/send\"]\napproval = \"always\"\ntrust.notify = false\n\
         [tools.\"bank/fold\"]\napproval = \"always\"\n";
-    for back in [By::Stdio, By::Http] {
+    for back in [TestTransport::Stdio, TestTransport::Http] {
         // Over stdio, where messages keep their order.
-        let world = World::of("rp_8_silent", config, By::Stdio, back);
+        let world = GatewayWorld::of("rp_8_silent", config, TestTransport::Stdio, back);
         let mut client = world.client();
         client.request("logging/setLevel", json!({ "level": "info" }));
         for (tool, arguments, code) in [
@@ -372,7 +391,7 @@ fn rp_8_a_client_with_notifications_off_receives_none_of_its_requests_and_outcom
         // All notifications are in the log. The client receives those that are not silenced.
         wait(|| world.logged("notification").len() == 4, || format!("{:?}", world.logged("notification")));
         for (tool, event) in [("fold", "approval_requested"), ("draw", "outcome_unknown")] {
-            let heard = client.told("notifications/message");
+            let heard = client.next_notification("notifications/message");
             let data = &heard["params"]["data"];
             assert_eq!((&data["tool"]["tool"], &data["event"]), (&json!(tool), &json!(event)), "{heard}");
         }
@@ -389,13 +408,13 @@ const GONE: &str = "Issue not found";
 const FINE: &str = "";
 
 /// Calls `look`, which fails with this text, or succeeds without one.
-fn look(client: &mut Client, id: &str, words: &str) -> Said {
+fn look(client: &mut McpTestClient, id: &str, words: &str) -> ToolResponse {
     let fails = json!({ "id": id, "fault": "error", "text": words });
     client.call("look", if words.is_empty() { json!({ "id": id }) } else { fails })
 }
 
 /// Makes these calls. Returns the number that ran before approval was required.
-fn asked_after(client: &mut Client, calls: &[&str]) -> Option<usize> {
+fn asked_after(client: &mut McpTestClient, calls: &[&str]) -> Option<usize> {
     calls.iter().enumerate().position(|(number, words)| {
         look(client, &number.to_string(), words).code.as_deref() == Some("approval_required")
     })
@@ -403,7 +422,12 @@ fn asked_after(client: &mut Client, calls: &[&str]) -> Option<usize> {
 
 #[test]
 fn rp_2_the_severity_of_a_failure_is_in_its_record() {
-    let world = World::of("rp_2", &only_trust("trust.mode = \"off\"\n"), By::Stdio, By::Stdio);
+    let world = GatewayWorld::of(
+        "rp_2",
+        &only_trust("trust.mode = \"off\"\n"),
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let mut client = world.client();
     let rows = [
         ("HTTP 401 Unauthorized", "permission"),
@@ -449,13 +473,13 @@ fn rp_3_a_tool_loses_trust_by_count_by_run_and_by_rate_and_by_what_the_filter_co
             Some(6),
         ),
     ] {
-        let world = World::of("rp_3", &only_trust(rules), By::Stdio, By::Stdio);
+        let world = GatewayWorld::of("rp_3", &only_trust(rules), TestTransport::Stdio, TestTransport::Stdio);
         assert_eq!(asked_after(&mut world.client(), calls), asked, "{name}");
     }
 }
 
 /// Moves the stored times of the trust in a file back by this many minutes.
-fn passes(world: &World, minutes: u64) {
+fn passes(world: &GatewayWorld, minutes: u64) {
     let file = world.folder().join("reliability.json");
     let written: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     fs::write(&file, older(written, minutes * 60 * 1000).to_string()).unwrap();
@@ -479,7 +503,12 @@ fn rp_5_the_conservative_the_lenient_and_the_rate_based_rule_do_as_they_are_call
         ("lenient", lenient, [vec![DOWN; 6], vec![kaboom; 5], vec![FINE]].concat(), 11, 16, 2),
         ("rate", rate, [vec![FINE; 5], vec![DOWN; 5], vec![FINE]].concat(), 10, 31, 3),
     ] {
-        let world = World::of("rp_5", &only_trust(&format!("{rules}{crash}{KEPT}")), By::Stdio, By::Stdio);
+        let world = GatewayWorld::of(
+            "rp_5",
+            &only_trust(&format!("{rules}{crash}{KEPT}")),
+            TestTransport::Stdio,
+            TestTransport::Stdio,
+        );
         let mut client = world.client();
         assert_eq!(asked_after(&mut client, &calls), Some(asked), "{name}");
         client.hang_up();
@@ -504,7 +533,7 @@ fn rp_5_the_conservative_the_lenient_and_the_rate_based_rule_do_as_they_are_call
 
 #[test]
 fn rp_6_trust_is_lost_regained_lost_in_recovery_and_restored_by_an_operator() {
-    let world = World::of("rp_6", &only_trust(KEPT), By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("rp_6", &only_trust(KEPT), TestTransport::Stdio, TestTransport::Stdio);
     let mut client = world.client();
     assert_eq!(asked_after(&mut client, &[DOWN, DOWN, DOWN, FINE]), Some(3));
     client.hang_up();
@@ -551,7 +580,7 @@ fn rp_10_failures_in_the_structure_of_an_answer_cost_trust_and_an_error_of_nothi
         (r#"{"content":[],"structuredContent":{"error":null,"status_code":200}}"#, false),
         (r#"{"content":[{"type":"text","text":"error: timed out"}]}"#, false),
     ] {
-        let world = World::of("rp_10", &only_trust(""), By::Stdio, By::Stdio);
+        let world = GatewayWorld::of("rp_10", &only_trust(""), TestTransport::Stdio, TestTransport::Stdio);
         let mut client = world.client();
         let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#);
         for number in 0..3 {
@@ -585,7 +614,12 @@ fn of_jaato(tool: &str) -> String {
 
 #[test]
 fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
-    let world = World::of("rp_12_found", "guard.mode = \"off\"\nretry.attempts = 1\n", By::Stdio, By::Stdio);
+    let world = GatewayWorld::of(
+        "rp_12_found",
+        "guard.mode = \"off\"\nretry.attempts = 1\n",
+        TestTransport::Stdio,
+        TestTransport::Stdio,
+    );
     let home = world.folder().join("home");
     let (project, user) = (world.folder().join(".jaato"), home.join(".jaato"));
     for folder in [&project, &user] {
@@ -656,7 +690,7 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
 #[test]
 fn rp_12_an_unreadable_trust_file_is_reported_with_its_position_and_stays_unchanged() {
     let config = "guard.mode = \"off\"\nretry.attempts = 1\n";
-    let world = World::of("rp_12_unreadable", config, By::Stdio, By::Stdio);
+    let world = GatewayWorld::of("rp_12_unreadable", config, TestTransport::Stdio, TestTransport::Stdio);
     let file = world.folder().join(".jaato/reliability.json");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     let broken = of_jaato("pay").replace("2099-01-02T03:04:05.000006", "soon");
@@ -690,7 +724,7 @@ fn rp_12_an_unreadable_trust_file_is_reported_with_its_position_and_stays_unchan
 
 #[test]
 fn a_call_over_mcp_is_correlated_by_its_trace_or_by_a_field_of_its_client() {
-    World::each("tr_9_correlated", "", |world| {
+    GatewayWorld::each("tr_9_correlated", "", |world| {
         let mut client = world.client();
         let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
         let parent = format!("00-{trace}-00f067aa0ba902b7-01");

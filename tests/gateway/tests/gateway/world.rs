@@ -77,8 +77,12 @@ impl GatewayWorld {
 
     /// Creates the same with a server of this era.
     pub(crate) fn every_of(era: ServerEra, test: &str, config: &str) -> impl Iterator<Item = Self> {
-        let ways =
-            [(TestTransport::Stdio, TestTransport::Stdio), (TestTransport::Http, TestTransport::Stdio), (TestTransport::Stdio, TestTransport::Http), (TestTransport::Http, TestTransport::Http)];
+        let ways = [
+            (TestTransport::Stdio, TestTransport::Stdio),
+            (TestTransport::Http, TestTransport::Stdio),
+            (TestTransport::Stdio, TestTransport::Http),
+            (TestTransport::Http, TestTransport::Http),
+        ];
         ways.into_iter().map(move |(front, back)| {
             eprintln!("client by {front:?}, server by {back:?}");
             Self::of_era(era, test, config, front, back)
@@ -89,11 +93,18 @@ impl GatewayWorld {
         Self::of_era(ServerEra::Older, test, config, front, back)
     }
 
-    pub(crate) fn of_era(era: ServerEra, test: &str, config: &str, front: TestTransport, back: TestTransport) -> Self {
+    pub(crate) fn of_era(
+        era: ServerEra,
+        test: &str,
+        config: &str,
+        front: TestTransport,
+        back: TestTransport,
+    ) -> Self {
         let folder = GatewayTestFolder::new(&format!("{test}_{front:?}_{back:?}"));
         fs::write(folder.join("ledger"), "").unwrap();
         fs::write(folder.join("steadfast.toml"), config).unwrap();
-        let server = (back == TestTransport::Http).then(|| RestartingServer::start(&folder.join("ledger"), era));
+        let server =
+            (back == TestTransport::Http).then(|| RestartingServer::start(&folder.join("ledger"), era));
         Self { front, era, server, folder }
     }
 

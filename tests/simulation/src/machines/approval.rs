@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{
-    ApprovalStatus, ApprovalLedger, ApprovalChannel, DecisionEffect, ApprovalDecision, GrantScope, GrantId, Grantor, ApprovalDecisionError, ParkedRequestId, ApprovalPlan, ArgumentRisk,
-    ApprovalInput, SpendVerdict, ApprovalSubject, plan,
+    ApprovalChannel, ApprovalDecision, ApprovalDecisionError, ApprovalInput, ApprovalLedger, ApprovalPlan,
+    ApprovalStatus, ApprovalSubject, ArgumentRisk, DecisionEffect, GrantId, GrantScope, Grantor,
+    ParkedRequestId, SpendVerdict, plan,
 };
 use steadfast_core::id::{Digest, SessionKey, ToolRef};
 use steadfast_core::policy::{ApprovalPolicy, ApprovalTrigger, DangerousCommandPolicy};
@@ -116,13 +117,16 @@ impl ReferenceApprovals {
                 && (!blocked || grant.blocked && grant.by == Grantor::Operator)
         };
         // The oldest grant that is not used up, else the oldest one.
-        let fitting: Vec<(&GrantId, &ReferenceGrant)> = self.grants.iter().filter(|(_, grant)| fits(grant)).collect();
+        let fitting: Vec<(&GrantId, &ReferenceGrant)> =
+            self.grants.iter().filter(|(_, grant)| fits(grant)).collect();
         let lasting = fitting.iter().find(|(_, grant)| grant.kind != GrantKind::Once);
         lasting.or(fitting.first()).map(|(id, _)| **id)
     }
 
     fn spend(&mut self, id: GrantId, owner: Digest, now: Timestamp) -> SpendVerdict {
-        let Some(grant) = self.grants.get_mut(&id).filter(|grant| !grant.gone) else { return SpendVerdict::Gone };
+        let Some(grant) = self.grants.get_mut(&id).filter(|grant| !grant.gone) else {
+            return SpendVerdict::Gone;
+        };
         match (grant.kind, grant.spent_by) {
             (GrantKind::Once, Some(spender)) => {
                 if spender == owner {
@@ -131,7 +135,9 @@ impl ReferenceApprovals {
                     SpendVerdict::Lost
                 }
             }
-            (GrantKind::Once | GrantKind::Session | GrantKind::Time, _) if now >= grant.expires => SpendVerdict::Gone,
+            (GrantKind::Once | GrantKind::Session | GrantKind::Time, _) if now >= grant.expires => {
+                SpendVerdict::Gone
+            }
             (GrantKind::Once, None) => {
                 grant.spent_by = Some(owner);
                 SpendVerdict::Spent
@@ -140,7 +146,13 @@ impl ReferenceApprovals {
         }
     }
 
-    fn answer(&self, id: ParkedRequestId, call: &ReferenceApprovalCall, blocked: bool, now: Timestamp) -> ApprovalStatus {
+    fn answer(
+        &self,
+        id: ParkedRequestId,
+        call: &ReferenceApprovalCall,
+        blocked: bool,
+        now: Timestamp,
+    ) -> ApprovalStatus {
         if let Some(grant) = self.grant_for(call, blocked, now) {
             return ApprovalStatus::Granted(grant);
         }
@@ -308,8 +320,15 @@ fn decide(
         _ if request.blocked && by == Grantor::Client => {
             return agree(PROMISE, "a client that unblocks", &got, &Err(ApprovalDecisionError::OperatorOnly));
         }
-        ApprovalDecision::Session | ApprovalDecision::Time { .. } | ApprovalDecision::Recover if request.blocked => {
-            return agree(PROMISE, "more than one call of a blocked tool", &got, &Err(ApprovalDecisionError::OnlyOnce));
+        ApprovalDecision::Session | ApprovalDecision::Time { .. } | ApprovalDecision::Recover
+            if request.blocked =>
+        {
+            return agree(
+                PROMISE,
+                "more than one call of a blocked tool",
+                &got,
+                &Err(ApprovalDecisionError::OnlyOnce),
+            );
         }
         ApprovalDecision::Time { until } if until <= now => {
             return agree(PROMISE, "a grant that is over", &got, &Err(ApprovalDecisionError::EndsInThePast));
@@ -332,7 +351,8 @@ fn decide(
         spent_by: None,
         gone: false,
     };
-    if reference.grants.insert(grant, given).is_some() || reference.requests.contains_key(&ParkedRequestId(grant.0))
+    if reference.grants.insert(grant, given).is_some()
+        || reference.requests.contains_key(&ParkedRequestId(grant.0))
     {
         return Err((PROMISE, format!("number {grant:?} is given twice")));
     }
@@ -417,14 +437,17 @@ fn plans(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
     let grant = perhaps(rng, |_| GrantId(3));
     let now = Timestamp::from_millis(10_000);
     let deadline = perhaps(rng, |rng| now + millis(*rng.pick(&[0, 1, 500, 2_000])));
-    let got = plan(ApprovalInput { standing: &standing, policy: &policy, shape, channel, grant, deadline }, now);
+    let got =
+        plan(ApprovalInput { standing: &standing, policy: &policy, shape, channel, grant, deadline }, now);
     let is_blocked = matches!(standing, TrustDecision::Blocked(_));
     let by_trust = match policy.when {
         ApprovalTrigger::Never => false,
         ApprovalTrigger::Escalated => matches!(standing, TrustDecision::NeedsApproval(_)),
         ApprovalTrigger::Always => true,
     };
-    let asks = is_blocked || by_trust || shape == ArgumentRisk::Dangerous && policy.dangerous == DangerousCommandPolicy::Ask;
+    let asks = is_blocked
+        || by_trust
+        || shape == ArgumentRisk::Dangerous && policy.dangerous == DangerousCommandPolicy::Ask;
     let waits = policy.timeout.min(deadline.map_or(policy.timeout, |deadline| deadline.since(now)));
     let due = match grant {
         _ if !asks => ApprovalPlan::Go,

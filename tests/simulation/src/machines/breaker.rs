@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::{
-    CircuitBreaker, ForcedOpenCause, TicketRenewal, BreakerPermit, TransitionReason, BreakerRefusal, BreakerRefusalCause, SharedBreaker, BreakerSnapshot, State, BreakerTicket,
-    BreakerTransition, BreakerVerdict,
+    BreakerPermit, BreakerRefusal, BreakerRefusalCause, BreakerSnapshot, BreakerTicket, BreakerTransition,
+    BreakerVerdict, CircuitBreaker, ForcedOpenCause, SharedBreaker, State, TicketRenewal, TransitionReason,
 };
-use steadfast_core::policy::{BreakerPolicy, BreakerCooldown, GrowthFactor, RateRule, Ratio, SlowRule};
+use steadfast_core::policy::{BreakerCooldown, BreakerPolicy, GrowthFactor, RateRule, Ratio, SlowRule};
 
 use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
 use crate::invariants::InvariantViolation;
@@ -153,11 +153,19 @@ impl ReferenceBreaker {
             State::Closed => None,
             State::Open => {
                 let over = self.since + self.cooldown(policy);
-                if over > now { refused(State::Open, Some(over), BreakerRefusalCause::Failures) } else { None }
+                if over > now {
+                    refused(State::Open, Some(over), BreakerRefusalCause::Failures)
+                } else {
+                    None
+                }
             }
             State::HalfOpen if self.probes(policy, now) => {
                 let lease = self.probe.map_or(now, |probe| probe.alive) + policy.probe_lease;
-                refused(State::HalfOpen, Some(lease.min(now + policy.cooldown.first)), BreakerRefusalCause::Failures)
+                refused(
+                    State::HalfOpen,
+                    Some(lease.min(now + policy.cooldown.first)),
+                    BreakerRefusalCause::Failures,
+                )
             }
             State::HalfOpen => None,
             State::ForcedOpen if self.until.is_some_and(|until| now >= until) => None,
@@ -187,7 +195,13 @@ impl ReferenceBreaker {
     }
 
     /// Forces a state as an operator. The epoch becomes a multiple of a large number.
-    fn by_hand(&mut self, to: State, reason: TransitionReason, until: Option<Timestamp>, now: Timestamp) -> BreakerTransition {
+    fn by_hand(
+        &mut self,
+        to: State,
+        reason: TransitionReason,
+        until: Option<Timestamp>,
+        now: Timestamp,
+    ) -> BreakerTransition {
         let word = (self.epoch / BreakerSnapshot::OPERATOR_EPOCH_STEP + 1).max(now.as_millis() / 1000);
         self.epoch = word * BreakerSnapshot::OPERATOR_EPOCH_STEP - 1;
         let change = self.becomes(to, reason, now);
@@ -207,8 +221,8 @@ impl ReferenceBreaker {
         if self.state == State::Closed {
             return Ok((None, None));
         }
-        let change =
-            (self.state != State::HalfOpen).then(|| self.becomes(State::HalfOpen, TransitionReason::CooledDown, now));
+        let change = (self.state != State::HalfOpen)
+            .then(|| self.becomes(State::HalfOpen, TransitionReason::CooledDown, now));
         let before = self.probe.map(|probe| probe.number);
         self.probe = Some(ProbePlace { number, alive: now, told: now, agreed: Err(before) });
         self.turn += 1;
@@ -250,8 +264,12 @@ impl ReferenceBreaker {
             return None;
         }
         match verdict {
-            BreakerVerdict::Failure { .. } => Some(self.becomes(State::Open, TransitionReason::ProbeFailed, now)),
-            BreakerVerdict::Success { took } if is_slow(took) => Some(self.becomes(State::Open, TransitionReason::Slow, now)),
+            BreakerVerdict::Failure { .. } => {
+                Some(self.becomes(State::Open, TransitionReason::ProbeFailed, now))
+            }
+            BreakerVerdict::Success { took } if is_slow(took) => {
+                Some(self.becomes(State::Open, TransitionReason::Slow, now))
+            }
             BreakerVerdict::Success { .. } => {
                 (self.good, self.neutral) = (self.good + 1, 0);
                 (self.good >= policy.close_after.get())
@@ -307,10 +325,19 @@ impl ReferenceBreaker {
         if policy.rate.is_some_and(|rule| reached(rule, |counted| counted.failed)) {
             return Some(TransitionReason::Rate);
         }
-        policy.slow.is_some_and(|rule| reached(rule.rate, |counted| counted.slow)).then_some(TransitionReason::Slow)
+        policy
+            .slow
+            .is_some_and(|rule| reached(rule.rate, |counted| counted.slow))
+            .then_some(TransitionReason::Slow)
     }
 
-    fn renew(&mut self, policy: &BreakerPolicy, epoch: u64, probe: Option<u64>, now: Timestamp) -> TicketRenewal {
+    fn renew(
+        &mut self,
+        policy: &BreakerPolicy,
+        epoch: u64,
+        probe: Option<u64>,
+        now: Timestamp,
+    ) -> TicketRenewal {
         if epoch != self.epoch {
             return TicketRenewal::Lost;
         }
@@ -371,7 +398,8 @@ impl ReferenceBreaker {
 
     fn adopt(&mut self, stored: &ReferenceSnapshot, now: Timestamp) -> Option<BreakerTransition> {
         let here = self.known();
-        let number = |of: &ReferenceSnapshot| of.trial.and_then(|trial| trial.probe).map(|(number, _)| number);
+        let number =
+            |of: &ReferenceSnapshot| of.trial.and_then(|trial| trial.probe).map(|(number, _)| number);
         let differs = (stored.state, stored.changed, stored.until, number(stored))
             != (here.state, here.changed, here.until, number(&here));
         if stored.order() < here.order() || stored.order() == here.order() && !differs {
@@ -560,7 +588,12 @@ fn compare(
     };
     agree(PROMISE, "the state", &breaker.state(policy, now), &state)?;
     agree(PROMISE, "the epoch", &breaker.epoch(), &reference.epoch)?;
-    agree(PROMISE, "forced by hand", &breaker.is_forced_by_operator(), &(reference.state == State::ForcedOpen))?;
+    agree(
+        PROMISE,
+        "forced by hand",
+        &breaker.is_forced_by_operator(),
+        &(reference.state == State::ForcedOpen),
+    )?;
     let [failures, slow, _] = reference.reach;
     let last = reference.last(failures);
     let failed = last.iter().filter(|counted| counted.failed).count();

@@ -2,7 +2,8 @@
 
 use steadfast_core::Timestamp;
 use steadfast_core::classify::{
-    Classification, AttemptFault, ModelMistake, FaultNature, Overrides, AttemptReach, RetryAfter, Severity, FaultSource, TransportError, classify,
+    AttemptFault, AttemptReach, Classification, FaultNature, FaultSource, ModelMistake, Overrides,
+    RetryAfter, Severity, TransportError, classify,
 };
 use steadfast_core::code::Code;
 
@@ -48,9 +49,10 @@ fn one(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation
         },
         3 => FaultSource::JsonRpc { code: *rng.pick(&[-32601, -32602, -32603, -32700, -32600, -32002]) },
         4 => FaultSource::WebSocket { code: *rng.pick(&[1000, 1001, 1006, 1008, 1009, 1011, 1012, 1002]) },
-        5 => {
-            FaultSource::Exit { code: perhaps(rng, |rng| *rng.pick(&[1, 126, 127])), signal: perhaps(rng, |_| 9) }
-        }
+        5 => FaultSource::Exit {
+            code: perhaps(rng, |rng| *rng.pick(&[1, 126, 127])),
+            signal: perhaps(rng, |_| 9),
+        },
         _ => rng
             .pick(&[
                 FaultSource::SessionLost,
@@ -75,8 +77,8 @@ fn one(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation
 }
 
 fn meaning(fault: &AttemptFault) -> FaultMeaning {
-    use FaultNature::{Permanent, Transient};
     use AttemptReach::{Answered, NotSent, Refused, Unknown};
+    use FaultNature::{Permanent, Transient};
     let passes = |reach, severity| (Transient, reach, severity, None, Code::UpstreamUnavailable);
     let stays = |reach, severity| (Permanent, reach, severity, None, Code::ToolError);
     match &fault.source {
@@ -103,10 +105,16 @@ fn meaning(fault: &AttemptFault) -> FaultMeaning {
             _ => stays(Answered, Severity::Informational),
         },
         FaultSource::JsonRpc { code } => match code {
-            -32601 => (Permanent, Refused, Severity::NotFound, Some(ModelMistake::UnknownTool), Code::UnknownTool),
-            -32602 => {
-                (Permanent, Refused, Severity::InvalidInput, Some(ModelMistake::Arguments), Code::InvalidArguments)
+            -32601 => {
+                (Permanent, Refused, Severity::NotFound, Some(ModelMistake::UnknownTool), Code::UnknownTool)
             }
+            -32602 => (
+                Permanent,
+                Refused,
+                Severity::InvalidInput,
+                Some(ModelMistake::Arguments),
+                Code::InvalidArguments,
+            ),
             -32603 => (Transient, Unknown, Severity::ServerError, None, Code::ToolError),
             -32002 => stays(Answered, Severity::NotFound),
             _ => stays(Answered, Severity::Validation),

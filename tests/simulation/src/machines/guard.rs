@@ -6,7 +6,7 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::classify::ModelMistake;
 use steadfast_core::code::Code;
-use steadfast_core::guard::{GuardedResult, GuardedCall, GuardLayer, LoopGuard, GuardRemark, mask};
+use steadfast_core::guard::{GuardLayer, GuardRemark, GuardedCall, GuardedResult, LoopGuard, mask};
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef, TurnId};
 use steadfast_core::policy::{GuardPolicy, RepeatedSuccessPolicy};
 
@@ -175,7 +175,12 @@ impl ReferenceGuard {
     }
 
     /// Returns the reason for which a call is refused, and the number that is reported.
-    fn refuses(&self, policy: &GuardPolicy, call: &ReferenceGuardCall, now: Timestamp) -> Option<(Code, GuardLayer, u32)> {
+    fn refuses(
+        &self,
+        policy: &GuardPolicy,
+        call: &ReferenceGuardCall,
+        now: Timestamp,
+    ) -> Option<(Code, GuardLayer, u32)> {
         let stopped = match &call.turn {
             Some(turn) => {
                 let told = self.told.iter().find(|told| told.turn == *turn);
@@ -255,7 +260,9 @@ impl ReferenceGuard {
         }
         match &mut guess.limit {
             Some((hold, _)) => hold.try_fails(now),
-            None if guess.loops + guess.row >= most => guess.limit = Some((ReferenceGuardHold::new(policy, now), false)),
+            None if guess.loops + guess.row >= most => {
+                guess.limit = Some((ReferenceGuardHold::new(policy, now), false))
+            }
             None => {
                 let warns = guess.uncured >= most && !guess.warned;
                 guess.warned |= warns;
@@ -372,7 +379,8 @@ impl ReferenceGuard {
         }
         let (is_held, failures) = (failing.hold.is_some(), failing.failures);
         self.failing.push(failing);
-        let mut speaks: Vec<(GuardLayer, u32)> = mistake.iter().map(|_| (GuardLayer::NonRetryable, 0)).collect();
+        let mut speaks: Vec<(GuardLayer, u32)> =
+            mistake.iter().map(|_| (GuardLayer::NonRetryable, 0)).collect();
         if let Some(partner) = partner {
             if let Some(failing) = self.failing.iter_mut().find(|failing| failing.subject == partner) {
                 failing.hold = failing.hold.or(Some(ReferenceGuardHold::new(policy, now)));
@@ -471,7 +479,15 @@ impl ReferenceGuard {
             ))
         });
         let told = self.told.iter().filter(|told| now < told.last + SHOWN).filter_map(|told| {
-            Some((GuardLayer::TurnLimit, None, Some(told.turn.clone()), None, told.failures, told.ended?, None))
+            Some((
+                GuardLayer::TurnLimit,
+                None,
+                Some(told.turn.clone()),
+                None,
+                told.failures,
+                told.ended?,
+                None,
+            ))
         });
         let guessed = self
             .guess
@@ -500,7 +516,15 @@ impl ReferenceGuard {
     }
 }
 
-type GuardRefusalRow = (GuardLayer, Option<FailureSubject>, Option<TurnId>, Option<ModelMistake>, u32, Timestamp, Option<Timestamp>);
+type GuardRefusalRow = (
+    GuardLayer,
+    Option<FailureSubject>,
+    Option<TurnId>,
+    Option<ModelMistake>,
+    u32,
+    Timestamp,
+    Option<Timestamp>,
+);
 
 pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let policy = GuardPolicy {
@@ -580,10 +604,18 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                         "it is closed",
                         "try later",
                     ]);
-                    let mistake =
-                        *rng.pick(&[None, None, None, Some(ModelMistake::Arguments), Some(ModelMistake::UnknownTool)]);
+                    let mistake = *rng.pick(&[
+                        None,
+                        None,
+                        None,
+                        Some(ModelMistake::Arguments),
+                        Some(ModelMistake::UnknownTool),
+                    ]);
                     let due = reference.failed(&policy, &call, message, mistake, now);
-                    (guard.end(&policy, call.guarded(), GuardedResult::Failure { message, mistake }, now), due)
+                    (
+                        guard.end(&policy, call.guarded(), GuardedResult::Failure { message, mistake }, now),
+                        due,
+                    )
                 };
                 story.tell(|| format!("{at}: {call:?} ends: {got:?}"));
                 remarks(&got, &due)?;
@@ -640,7 +672,10 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
 }
 
 /// Checks that a refusal reports its code and count.
-fn told_as(got: Option<(Code, GuardLayer, &str)>, due: Option<(Code, GuardLayer, u32)>) -> Result<(), InvariantViolation> {
+fn told_as(
+    got: Option<(Code, GuardLayer, &str)>,
+    due: Option<(Code, GuardLayer, u32)>,
+) -> Result<(), InvariantViolation> {
     agree(
         PROMISE,
         "a refusal",

@@ -1,7 +1,7 @@
 //! The limiter: the concurrency limit and the rate limit.
 
 use steadfast_core::Timestamp;
-use steadfast_core::limit::{Limiter, LimitError};
+use steadfast_core::limit::{LimitError, Limiter};
 use steadfast_core::policy::{LimitPolicy, RateLimit};
 
 use super::{MachineTrace, agree, few, millis, next_moment, perhaps};

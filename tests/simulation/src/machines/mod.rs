@@ -61,7 +61,12 @@ pub(crate) fn run(seed: u64) -> Result<TableCoverage, Box<SimulationFailure>> {
             let broken = check(&mut Rng::of_machine(seed, place), &mut story);
             let (invariant, how) =
                 broken.err().unwrap_or(("the same again", "it broke once only".to_owned()));
-            return Err(Box::new(SimulationFailure { seed, invariant, how, story: story.lines.unwrap_or_default() }));
+            return Err(Box::new(SimulationFailure {
+                seed,
+                invariant,
+                how,
+                story: story.lines.unwrap_or_default(),
+            }));
         }
     }
     Ok(untold.coverage)

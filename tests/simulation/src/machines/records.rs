@@ -6,15 +6,16 @@ use std::sync::Arc;
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    RecordAbsence, RecordAddress, AttemptRecord, Claim, ClaimVerdict, Delivery, RunOutcome, CallFailure, DeliverySignal, IndexUpdate, ClaimIntent,
-    LocalKnowledge, LeaseOwnerState, StoreMarker, MarkerWatch, UnknownOutcomeReason, ClaimOwner, ProcessIdentity, DeliveryReceipt, DedupeRecord, DedupeState, MemoryRecords,
-    ReleaseRequest, Resolution, ResolutionRequest, ClaimRole, DedupeRules, RunId, SaveRequest, SaveVerdict, MarkerStatus, SettleDelay, UnknownOutcomeReport,
-    RecordWrite,
+    AttemptRecord, CallFailure, Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord,
+    DedupeRules, DedupeState, Delivery, DeliveryReceipt, DeliverySignal, IndexUpdate, LeaseOwnerState,
+    LocalKnowledge, MarkerStatus, MarkerWatch, MemoryRecords, ProcessIdentity, RecordAbsence, RecordAddress,
+    RecordWrite, ReleaseRequest, Resolution, ResolutionRequest, RunId, RunOutcome, SaveRequest, SaveVerdict,
+    SettleDelay, StoreMarker, UnknownOutcomeReason, UnknownOutcomeReport,
 };
 use steadfast_core::id::RequestId;
 use steadfast_core::key::RecordKey;
-use steadfast_core::output::{ToolOutput, RawJson};
-use steadfast_core::policy::{UnknownOutcomePolicy, FailureReplayPolicy, RecordLifetimes};
+use steadfast_core::output::{RawJson, ToolOutput};
+use steadfast_core::policy::{FailureReplayPolicy, RecordLifetimes, UnknownOutcomePolicy};
 
 use super::{MachineTrace, agree, millis, next_moment, perhaps};
 use crate::invariants::InvariantViolation;
@@ -75,8 +76,16 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
 fn rules(rng: &mut Rng, keep: RecordLifetimes) -> DedupeRules {
     let span = |rng: &mut Rng| millis(*rng.pick(&[0, 1, 1_000, 10_000]));
     DedupeRules {
-        cache_failures: *rng.pick(&[FailureReplayPolicy::Terminal, FailureReplayPolicy::All, FailureReplayPolicy::None]),
-        after_unknown: *rng.pick(&[UnknownOutcomePolicy::TellOnce, UnknownOutcomePolicy::TellOnce, UnknownOutcomePolicy::Hold]),
+        cache_failures: *rng.pick(&[
+            FailureReplayPolicy::Terminal,
+            FailureReplayPolicy::All,
+            FailureReplayPolicy::None,
+        ]),
+        after_unknown: *rng.pick(&[
+            UnknownOutcomePolicy::TellOnce,
+            UnknownOutcomePolicy::TellOnce,
+            UnknownOutcomePolicy::Hold,
+        ]),
         double_dispatch: rng.chance(70),
         undelivered: span(rng),
         after_telling: span(rng),
@@ -93,7 +102,12 @@ impl RecordsChecker {
         self.records.iter().flat_map(ends_of).collect()
     }
 
-    fn step(&mut self, rng: &mut Rng, rules: &DedupeRules, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+    fn step(
+        &mut self,
+        rng: &mut Rng,
+        rules: &DedupeRules,
+        story: &mut MachineTrace,
+    ) -> Result<(), InvariantViolation> {
         match rng.between(0, 19) {
             0..7 => self.claim(rng, rules, story),
             7 | 8 => self.save(rng, rules, story),
@@ -104,7 +118,8 @@ impl RecordsChecker {
             15 | 16 => self.resolve(rng, rules, story),
             17 => {
                 let place = usize::try_from(rng.between(0, PROCESSES - 1)).unwrap_or(0);
-                self.sights[place] = *rng.pick(&[LeaseOwnerState::Alive, LeaseOwnerState::Gone, LeaseOwnerState::Time]);
+                self.sights[place] =
+                    *rng.pick(&[LeaseOwnerState::Alive, LeaseOwnerState::Gone, LeaseOwnerState::Time]);
                 Ok(())
             }
             18 => self.sweep(),
@@ -119,7 +134,12 @@ impl RecordsChecker {
         |owner| sights.get(owner.process.pid as usize).copied().unwrap_or(LeaseOwnerState::Time)
     }
 
-    fn claim(&mut self, rng: &mut Rng, rules: &DedupeRules, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+    fn claim(
+        &mut self,
+        rng: &mut Rng,
+        rules: &DedupeRules,
+        story: &mut MachineTrace,
+    ) -> Result<(), InvariantViolation> {
         let claim = self.a_claim(rng, rules);
         let known = self.known(rng);
         let before = self.records.clone();
@@ -175,7 +195,11 @@ impl RecordsChecker {
         other_tool.namespace = steadfast_core::id::Namespace::new("shop").expect("a name");
         Claim {
             address,
-            intent: if rng.chance(15) { ClaimIntent::Look } else { ClaimIntent::Take { started: rng.chance(60) } },
+            intent: if rng.chance(15) {
+                ClaimIntent::Look
+            } else {
+                ClaimIntent::Take { started: rng.chance(60) }
+            },
             role,
             owner,
             digest: repeated.as_ref().map_or_else(|| digest(arguments), |record| record.digest),
@@ -213,7 +237,12 @@ impl RecordsChecker {
         }
     }
 
-    fn save(&mut self, rng: &mut Rng, rules: &DedupeRules, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+    fn save(
+        &mut self,
+        rng: &mut Rng,
+        rules: &DedupeRules,
+        story: &mut MachineTrace,
+    ) -> Result<(), InvariantViolation> {
         if self.claimed.is_empty() {
             return Ok(());
         }
@@ -328,7 +357,12 @@ impl RecordsChecker {
         self.woken(&before)
     }
 
-    fn resolve(&mut self, rng: &mut Rng, rules: &DedupeRules, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+    fn resolve(
+        &mut self,
+        rng: &mut Rng,
+        rules: &DedupeRules,
+        story: &mut MachineTrace,
+    ) -> Result<(), InvariantViolation> {
         let keys: Vec<RecordKey> =
             self.records.iter().map(|record| record.key).chain([key("nothing is here")]).collect();
         let key = *rng.pick(&keys);
@@ -454,7 +488,12 @@ fn deliveries(rng: &mut Rng) -> Result<(), InvariantViolation> {
     let delivery = Delivery::written(written);
     let open_for = *rng.pick(&[0, 1, 4_999, 5_000, 5_001]);
     let now = written + millis(open_for);
-    let heard = *rng.pick(&[DeliverySignal::Message, DeliverySignal::CancelOfThisCall, DeliverySignal::StillOpen, DeliverySignal::Closed]);
+    let heard = *rng.pick(&[
+        DeliverySignal::Message,
+        DeliverySignal::CancelOfThisCall,
+        DeliverySignal::StillOpen,
+        DeliverySignal::Closed,
+    ]);
     let due = match heard {
         DeliverySignal::Message => Some(true),
         DeliverySignal::CancelOfThisCall | DeliverySignal::Closed => Some(false),

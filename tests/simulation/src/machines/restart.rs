@@ -4,7 +4,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::restart::{DownReason, ServerExit, StartDecision, DownPeriod, RestartPolicy, RestartTracker, ServerState};
+use steadfast_core::restart::{
+    DownPeriod, DownReason, RestartPolicy, RestartTracker, ServerExit, ServerState, StartDecision,
+};
 
 use super::{MachineTrace, agree, few, millis, next_moment};
 use crate::invariants::InvariantViolation;
@@ -98,7 +100,8 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
             * NonZeroU32::MIN.saturating_add(u32::try_from(rng.between(0, 5)).unwrap_or(0)).get(),
     };
     let mut restarts = RestartTracker::new(rng.next());
-    let mut reference = ReferenceRestart { standing: ServerState::Idle, deaths: Vec::new(), row: 0, rests: 0 };
+    let mut reference =
+        ReferenceRestart { standing: ServerState::Idle, deaths: Vec::new(), row: 0, rests: 0 };
     let mut now = Timestamp::from_millis(1_000);
     let mut deaths = Vec::new();
     for _ in 0..60 {

@@ -26,8 +26,10 @@ fn policy(rng: &mut Rng) -> RetryPolicy {
         backoff: match rng.between(0, 2) {
             0 => Backoff::Exponential {
                 base: wait(rng),
-                factor: GrowthFactor::new([1.0, 1.5, 2.0, 3.0][usize::try_from(rng.between(0, 3)).unwrap_or(0)])
-                    .unwrap_or(GrowthFactor::TWO),
+                factor: GrowthFactor::new(
+                    [1.0, 1.5, 2.0, 3.0][usize::try_from(rng.between(0, 3)).unwrap_or(0)],
+                )
+                .unwrap_or(GrowthFactor::TWO),
                 cap: millis(rng.between(1, 10) * 100),
             },
             1 => {

@@ -8,8 +8,8 @@ use steadfast_core::classify::Severity;
 use steadfast_core::id::{Domain, Namespace, ToolName, ToolRef};
 use steadfast_core::policy::{Ratio, TrustRecovery, TrustRule};
 use steadfast_core::trust::{
-    DomainStats, FinishedOutcome, NotifyChoice, TrustReport, ReportedFailure, TrustRules, TrustScope, Signature, TrustDecision, TrustSubject,
-    TrustTarget, TrustChange, TrustLedger, TrustState,
+    DomainStats, FinishedOutcome, NotifyChoice, ReportedFailure, Signature, TrustChange, TrustDecision,
+    TrustLedger, TrustReport, TrustRules, TrustScope, TrustState, TrustSubject, TrustTarget,
 };
 
 use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
@@ -88,7 +88,9 @@ impl ReferenceAccount {
     /// Returns the time at which recovery begins by itself.
     fn recovers_at(&self, rule: &TrustRule) -> Option<Timestamp> {
         match self.state {
-            ReferenceTrustState::Escalated { expires, last, by_hand: false, .. } if rule.recovery == TrustRecovery::Auto => {
+            ReferenceTrustState::Escalated { expires, last, by_hand: false, .. }
+                if rule.recovery == TrustRecovery::Auto =>
+            {
                 Some(expires.max(last + rule.cooldown))
             }
             _ => None,
@@ -163,7 +165,15 @@ impl ReferenceAccount {
         };
         let needed = rule.successes_to_recover.get();
         let expires = now + rule.duration;
-        self.state = ReferenceTrustState::Escalated { at: now, expires, failures, further: 0, last: now, needed, by_hand };
+        self.state = ReferenceTrustState::Escalated {
+            at: now,
+            expires,
+            failures,
+            further: 0,
+            last: now,
+            needed,
+            by_hand,
+        };
         steps.push((from, TrustState::Escalated, failures, self.recovers_at(rule), needed));
         steps
     }
@@ -261,16 +271,23 @@ impl ReferenceTrustLedger {
     }
 
     fn is_blocked(&self, tool: &ToolRef) -> bool {
-        let blocked =
-            |who: &JudgedSubject| self.accounts.get(who).is_some_and(|account| account.name() == TrustState::Blocked);
+        let blocked = |who: &JudgedSubject| {
+            self.accounts.get(who).is_some_and(|account| account.name() == TrustState::Blocked)
+        };
         Self::whole(tool).iter().any(blocked)
     }
 
     fn account(&mut self, who: &JudgedSubject) -> &mut ReferenceAccount {
-        self.accounts.entry(who.clone()).or_insert(ReferenceAccount { state: ReferenceTrustState::Trusted, ended: Vec::new() })
+        self.accounts
+            .entry(who.clone())
+            .or_insert(ReferenceAccount { state: ReferenceTrustState::Trusted, ended: Vec::new() })
     }
 
-    fn touch(&mut self, who: &JudgedSubject, act: impl FnOnce(&mut ReferenceAccount, &TrustRule) -> Vec<ExpectedTrustChange>) -> Vec<ExpectedTrustNotice> {
+    fn touch(
+        &mut self,
+        who: &JudgedSubject,
+        act: impl FnOnce(&mut ReferenceAccount, &TrustRule) -> Vec<ExpectedTrustChange>,
+    ) -> Vec<ExpectedTrustNotice> {
         let rule = self.rule_of(who).clone();
         let scope = scope_of(who);
         act(self.account(who), &rule)
@@ -279,7 +296,13 @@ impl ReferenceTrustLedger {
             .collect()
     }
 
-    fn ends(&mut self, call: &JudgedCall, finished: FinishedOutcome, began: Timestamp, now: Timestamp) -> Vec<ExpectedTrustNotice> {
+    fn ends(
+        &mut self,
+        call: &JudgedCall,
+        finished: FinishedOutcome,
+        began: Timestamp,
+        now: Timestamp,
+    ) -> Vec<ExpectedTrustNotice> {
         if let Some(domain) = &call.domain {
             let stats = self.stats.entry(domain.clone()).or_default();
             match finished {
@@ -335,9 +358,11 @@ impl ReferenceTrustLedger {
     fn succeeds(&mut self, call: &JudgedCall, now: Timestamp) -> Vec<ExpectedTrustNotice> {
         let mut told = Vec::new();
         let known = |reference: &Self, who: &JudgedSubject| reference.accounts.contains_key(who);
-        let mut whom: Vec<JudgedSubject> = Self::whole(&call.tool).into_iter().filter(|who| known(self, who)).collect();
+        let mut whom: Vec<JudgedSubject> =
+            Self::whole(&call.tool).into_iter().filter(|who| known(self, who)).collect();
         // A success adds nothing about an unknown subject, unless a failure rate has to count it.
-        let signature = call.signature.clone().map(|signature| JudgedSubject::Signature(call.tool.clone(), signature));
+        let signature =
+            call.signature.clone().map(|signature| JudgedSubject::Signature(call.tool.clone(), signature));
         let domain = call.domain.clone().filter(|_| self.domain_rule.is_some()).map(JudgedSubject::Domain);
         let judged = signature.into_iter().chain(domain);
         whom.extend(judged.filter(|who| known(self, who) || self.rule_of(who).rate.is_some()));
@@ -400,7 +425,9 @@ impl ReferenceTrustLedger {
     fn forgives(&mut self, who: &JudgedSubject) {
         for old in &mut self.history {
             match who {
-                JudgedSubject::Tool(tool) => old.for_call &= !(old.call.tool == *tool && old.call.signature.is_none()),
+                JudgedSubject::Tool(tool) => {
+                    old.for_call &= !(old.call.tool == *tool && old.call.signature.is_none())
+                }
                 JudgedSubject::Signature(tool, signature) => {
                     let is_it = old.call.tool == *tool && old.call.signature.as_ref() == Some(signature);
                     old.for_call &= !is_it;
@@ -417,7 +444,9 @@ impl ReferenceTrustLedger {
                 tool == *wanted || tool.is_in_any_namespace() && tool.tool == wanted.tool
             }
             (TrustTarget::Tool(wanted), JudgedSubject::Signature(tool, _)) => tool == *wanted,
-            (TrustTarget::Signature(tool, signature), JudgedSubject::Signature(of, one)) => of == *tool && one == *signature,
+            (TrustTarget::Signature(tool, signature), JudgedSubject::Signature(of, one)) => {
+                of == *tool && one == *signature
+            }
             (TrustTarget::Domain(wanted), JudgedSubject::Domain(domain)) => domain == *wanted,
             (TrustTarget::Tool(_) | TrustTarget::Signature(..) | TrustTarget::Domain(_), _) => false,
         }
@@ -466,7 +495,8 @@ impl ReferenceTrustLedger {
     }
 
     fn standing(&self, call: &JudgedCall, now: Timestamp) -> TrustState {
-        let signature = call.signature.clone().map(|signature| JudgedSubject::Signature(call.tool.clone(), signature));
+        let signature =
+            call.signature.clone().map(|signature| JudgedSubject::Signature(call.tool.clone(), signature));
         let domain = call.domain.clone().filter(|_| self.domain_rule.is_some()).map(JudgedSubject::Domain);
         let whom = Self::whole(&call.tool).into_iter().chain(signature).chain(domain);
         let states = whom.filter_map(|who| Some(self.accounts.get(&who)?.stands(self.rule_of(&who), now)));

@@ -7,16 +7,18 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State as Circuit;
-use steadfast_core::call::{CutReason, FailedAttempt, CallNotice};
-use steadfast_core::classify::{FaultNature, AttemptReach, Severity};
+use steadfast_core::call::{CallNotice, CutReason, FailedAttempt};
+use steadfast_core::classify::{AttemptReach, FaultNature, Severity};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{LeaseOwnerState, UnknownOutcomeReason, ProcessIdentity};
+use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity, UnknownOutcomeReason};
 use steadfast_core::id::{Namespace, ToolCallId, ToolName, ToolRef};
 use steadfast_core::output::RawJson;
 use steadfast_core::turn::{
-    PlannedCallEnd, CandidateChoice, DependantCounts, UnknownOutcomeHandling, PlanDraft, DraftAlternative, DraftCall, DraftDependency, TurnEndReason, TurnEvent,
-    FailureFacts, TurnCallFailure, CallProgress, TurnLease, TurnHolder, TurnDocument, TurnLimits, TurnMisuse, CallNeed, TurnCallOutcome, TurnPlan, RepeatSafety, TurnWriteConflict, TurnStep,
-    TurnEndEffect, FailureStrategy, SubmissionHistory, TurnAcquisition, ToolFacts, TurnMachine, TurnStatus, decide,
+    CallNeed, CallProgress, CandidateChoice, DependantCounts, DraftAlternative, DraftCall, DraftDependency,
+    FailureFacts, FailureStrategy, PlanDraft, PlannedCallEnd, RepeatSafety, SubmissionHistory, ToolFacts,
+    TurnAcquisition, TurnCallFailure, TurnCallOutcome, TurnDocument, TurnEndEffect, TurnEndReason, TurnEvent,
+    TurnHolder, TurnLease, TurnLimits, TurnMachine, TurnMisuse, TurnPlan, TurnStatus, TurnStep,
+    TurnWriteConflict, UnknownOutcomeHandling, decide,
 };
 
 use super::{MachineTrace, agree, millis, next_moment, perhaps};
@@ -78,7 +80,11 @@ fn strategy(facts: &FailureFacts) -> FailureStrategy {
         return FailureStrategy::Escalate;
     }
     if facts.remaining == Duration::ZERO || facts.code == Code::Cancelled {
-        return if facts.succeeded > 0 { FailureStrategy::PartialSuccess } else { FailureStrategy::GracefulFailure };
+        return if facts.succeeded > 0 {
+            FailureStrategy::PartialSuccess
+        } else {
+            FailureStrategy::GracefulFailure
+        };
     }
     let is_transient = facts.nature == FaultNature::Transient;
     if is_transient && lets_through(facts.breaker) && facts.attempts_left > 0 && facts.wait < facts.remaining
@@ -102,7 +108,12 @@ fn handler(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViola
     let facts = FailureFacts {
         code: *rng.pick(&CODES),
         nature: *rng.pick(&[FaultNature::Transient, FaultNature::Permanent]),
-        reach: *rng.pick(&[AttemptReach::NotSent, AttemptReach::Refused, AttemptReach::Unknown, AttemptReach::Answered]),
+        reach: *rng.pick(&[
+            AttemptReach::NotSent,
+            AttemptReach::Refused,
+            AttemptReach::Unknown,
+            AttemptReach::Answered,
+        ]),
         repeat: *rng.pick(&[RepeatSafety::Safe, RepeatSafety::BySameTool, RepeatSafety::Unsafe]),
         breaker: circuit(rng),
         attempts: 1,
@@ -136,20 +147,25 @@ fn holds(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
     if rng.chance(50) {
         choices.insert(call.clone(), CandidateChoice { candidate: 1, ..CandidateChoice::default() });
     }
-    let kept = TurnDocument { format: TurnDocument::FORMAT, holder: holder.clone(), choices: choices.clone() };
+    let kept =
+        TurnDocument { format: TurnDocument::FORMAT, holder: holder.clone(), choices: choices.clone() };
     let found = perhaps(rng, |_| (3, kept));
     let me = TurnHolder { process: process(2), number: 8, until: now + millis(1_000) };
     let sight = *rng.pick(&[LeaseOwnerState::Alive, LeaseOwnerState::Gone, LeaseOwnerState::Time]);
     let taken = TurnLease::take(found.clone(), me.clone(), |_| sight, now);
     story.tell(|| format!("{found:?}, its holder is {sight:?}: {taken:?}"));
-    let held = holder.filter(|holder| found.is_some() && now < holder.until && sight != LeaseOwnerState::Gone);
+    let held =
+        holder.filter(|holder| found.is_some() && now < holder.until && sight != LeaseOwnerState::Gone);
     let (mut hold, submitted) = match (taken, held) {
-        (TurnAcquisition::Busy(until), Some(holder)) => return agree(PROMISE, "until when", &until, &holder.until),
+        (TurnAcquisition::Busy(until), Some(holder)) => {
+            return agree(PROMISE, "until when", &until, &holder.until);
+        }
         (TurnAcquisition::Acquired(hold, submitted), None) => (hold, submitted),
         (taken, held) => return Err((PROMISE, format!("{taken:?}, and it is held by {held:?}"))),
     };
     let choices = if found.is_some() { choices } else { BTreeMap::new() };
-    let due = if found.is_some() { SubmissionHistory::Repeated(choices.clone()) } else { SubmissionHistory::First };
+    let due =
+        if found.is_some() { SubmissionHistory::Repeated(choices.clone()) } else { SubmissionHistory::First };
     agree(PROMISE, "whether it came before", &submitted, &due)?;
     agree(PROMISE, "who holds it", &hold.document().holder, &Some(me.clone()))?;
     agree(PROMISE, "what was chosen", &hold.document().choices, &choices)?;
@@ -171,7 +187,11 @@ fn holds(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
         2 => Some(Some(TurnHolder { number: 9, ..me.clone() })),
         _ => Some(Some(TurnHolder { until: me.until + millis(1), ..me.clone() })),
     };
-    let kept = there.clone().map(|holder| TurnDocument { format: TurnDocument::FORMAT, holder, choices: BTreeMap::new() });
+    let kept = there.clone().map(|holder| TurnDocument {
+        format: TurnDocument::FORMAT,
+        holder,
+        choices: BTreeMap::new(),
+    });
     let is_mine = |holder: &TurnHolder| holder.process == me.process && holder.number == me.number;
     let due = match &there {
         None => TurnWriteConflict::Retry,
@@ -179,7 +199,12 @@ fn holds(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
         Some(_) => TurnWriteConflict::Lost,
     };
     let before = hold.replaced_version();
-    agree(PROMISE, "a write that came too late", &hold.resolve_conflict(kept.as_ref().map(|kept| (12, kept))), &due)?;
+    agree(
+        PROMISE,
+        "a write that came too late",
+        &hold.resolve_conflict(kept.as_ref().map(|kept| (12, kept))),
+        &due,
+    )?;
     let due = if due == TurnWriteConflict::Lost { before } else { kept.map(|_| 12) };
     agree(PROMISE, "what it replaces then", &hold.replaced_version(), &due)
 }
@@ -208,7 +233,12 @@ fn heard(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
                     heard.record(&CallNotice::AttemptCut { cut: CutReason::Silent(allowed) });
                     cut = Some(allowed);
                 }
-                let reach = *rng.pick(&[AttemptReach::NotSent, AttemptReach::Refused, AttemptReach::Unknown, AttemptReach::Answered]);
+                let reach = *rng.pick(&[
+                    AttemptReach::NotSent,
+                    AttemptReach::Refused,
+                    AttemptReach::Unknown,
+                    AttemptReach::Answered,
+                ]);
                 let how = FailedAttempt {
                     nature: FaultNature::Transient,
                     reach,
@@ -242,8 +272,11 @@ fn heard(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
         }
         story.tell(|| format!("{heard:?}"));
         // Once an attempt may have run, the call may have run, whatever came later.
-        let due =
-            if reaches.contains(&AttemptReach::Unknown) { Some(AttemptReach::Unknown) } else { reaches.last().copied() };
+        let due = if reaches.contains(&AttemptReach::Unknown) {
+            Some(AttemptReach::Unknown)
+        } else {
+            reaches.last().copied()
+        };
         agree(PROMISE, "reach", &heard.reach(), &due.unwrap_or(AttemptReach::NotSent))?;
         agree(PROMISE, "failure", &heard.failure(), &failed.as_ref())?;
         agree(PROMISE, "question", &heard.is_input_required(), &asked)?;
@@ -329,10 +362,12 @@ impl ReferenceTurn {
     /// Starts calls whose dependencies have all ended, with success or with a default for them.
     fn propagate(&mut self) {
         loop {
-            let waiting = (0..self.calls.len()).filter(|call| self.calls[*call].place == TurnCallState::Waiting);
+            let waiting =
+                (0..self.calls.len()).filter(|call| self.calls[*call].place == TurnCallState::Waiting);
             let mut changed = false;
             for call in waiting.collect::<Vec<_>>() {
-                let ended = |dependency: usize| matches!(self.calls[dependency].place, TurnCallState::Ended(_));
+                let ended =
+                    |dependency: usize| matches!(self.calls[dependency].place, TurnCallState::Ended(_));
                 let depends = self.calls[call].depends.clone();
                 let fails = |(dependency, default): &(usize, bool)| {
                     ended(*dependency) && !self.succeeded(*dependency) && !default
@@ -352,7 +387,14 @@ impl ReferenceTurn {
         }
     }
 
-    fn ends(&mut self, call: usize, outcome: TurnCallOutcome, candidate: usize, code: Option<Code>, escalated: bool) {
+    fn ends(
+        &mut self,
+        call: usize,
+        outcome: TurnCallOutcome,
+        candidate: usize,
+        code: Option<Code>,
+        escalated: bool,
+    ) {
         let tool = self.calls[call].candidates[candidate].clone();
         self.calls[call].place = TurnCallState::Ended(TurnCallEnd { outcome, tool, code, escalated });
     }
@@ -363,7 +405,9 @@ impl ReferenceTurn {
 
     fn advance(&mut self) {
         while self.over.is_none() && self.now < self.deadline && self.running() < self.parallelism {
-            let Some(call) = self.calls.iter().position(|call| call.place == TurnCallState::Ready) else { break };
+            let Some(call) = self.calls.iter().position(|call| call.place == TurnCallState::Ready) else {
+                break;
+            };
             let candidate = match (&self.chosen, self.choice(call)) {
                 (None, _) => Some(self.untried(call).first().copied().unwrap_or(0)),
                 (Some(_), None) => Some(0),
@@ -378,8 +422,11 @@ impl ReferenceTurn {
             match candidate {
                 Some(candidate) => self.run(call, candidate),
                 None => {
-                    let failure =
-                        TurnCallFailure::not_sent(Code::IdempotencyConflict, FaultNature::Permanent, String::new());
+                    let failure = TurnCallFailure::not_sent(
+                        Code::IdempotencyConflict,
+                        FaultNature::Permanent,
+                        String::new(),
+                    );
                     self.fails(call, 0, &failure, failure.reach);
                 }
             }
@@ -440,7 +487,13 @@ impl ReferenceTurn {
         {
             return self.run(call, *next);
         }
-        self.ends(call, TurnCallOutcome::Failed, candidate, Some(failure.code), strategy == FailureStrategy::Escalate);
+        self.ends(
+            call,
+            TurnCallOutcome::Failed,
+            candidate,
+            Some(failure.code),
+            strategy == FailureStrategy::Escalate,
+        );
         self.propagate();
     }
 
@@ -460,8 +513,9 @@ impl ReferenceTurn {
                 // If it is made again on a guess, an earlier attempt may have done the job, whatever came of the last
                 // one.
                 let came_before = replayed || self.chosen.is_some();
-                let is_doubtful =
-                    failure.unknown_outcome == UnknownOutcomeHandling::Rerun && came_before && another_may(failure.code);
+                let is_doubtful = failure.unknown_outcome == UnknownOutcomeHandling::Rerun
+                    && came_before
+                    && another_may(failure.code);
                 let reach = if is_doubtful && !self.untried(call).is_empty() {
                     AttemptReach::Unknown
                 } else {
@@ -487,10 +541,16 @@ impl ReferenceTurn {
                     self.ends(call, TurnCallOutcome::Skipped, 0, Some(code), false)
                 }
                 TurnCallState::Running(candidate) => {
-                    let stop =
-                        self.facts.get(&one.candidates[candidate]).map_or(TurnEndEffect::Leave, |facts| facts.stop);
+                    let stop = self
+                        .facts
+                        .get(&one.candidates[candidate])
+                        .map_or(TurnEndEffect::Leave, |facts| facts.stop);
                     let is_told = stop == TurnEndEffect::Cancel || by == TurnEndReason::Cancel;
-                    self.steps.push(if is_told { ExpectedTurnStep::Cancel(call) } else { ExpectedTurnStep::Leave(call) });
+                    self.steps.push(if is_told {
+                        ExpectedTurnStep::Cancel(call)
+                    } else {
+                        ExpectedTurnStep::Leave(call)
+                    });
                     let (outcome, code) = match stop {
                         TurnEndEffect::Leave => (TurnCallOutcome::LeftRunning, Code::InFlight),
                         TurnEndEffect::Cancel => (TurnCallOutcome::Cancelled, code),
@@ -504,7 +564,11 @@ impl ReferenceTurn {
             .calls
             .iter()
             .filter_map(|call| {
-                if let TurnCallState::Ended(end) = &call.place { Some((end.clone(), call.attempts)) } else { None }
+                if let TurnCallState::Ended(end) = &call.place {
+                    Some((end.clone(), call.attempts))
+                } else {
+                    None
+                }
             })
             .collect();
         let done = calls.iter().filter(|(end, _)| end.outcome == TurnCallOutcome::Succeeded).count();
@@ -603,7 +667,13 @@ fn turns(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
     };
     let facts: BTreeMap<ToolRef, ToolFacts> = (0..6)
         .map(|number| {
-            (tool(number), ToolFacts { breaker: circuit(rng), stop: *rng.pick(&[TurnEndEffect::Cancel, TurnEndEffect::Leave]) })
+            (
+                tool(number),
+                ToolFacts {
+                    breaker: circuit(rng),
+                    stop: *rng.pick(&[TurnEndEffect::Cancel, TurnEndEffect::Leave]),
+                },
+            )
         })
         .collect();
     let chosen = rng.chance(35).then(|| chosen(rng, &calls));
@@ -726,7 +796,10 @@ fn chosen(rng: &mut Rng, calls: &[ReferenceTurnCall]) -> BTreeMap<ToolCallId, Ca
         let named = if rng.chance(85) { there } else { tool(4) };
         let defaults =
             call.depends.iter().filter(|_| rng.chance(30)).map(|(dependency, _)| id(*dependency)).collect();
-        chosen.insert(id(number), CandidateChoice { candidate, defaults, tool: (candidate > 0).then_some(named) });
+        chosen.insert(
+            id(number),
+            CandidateChoice { candidate, defaults, tool: (candidate > 0).then_some(named) },
+        );
     }
     chosen
 }
@@ -736,7 +809,10 @@ fn event(rng: &mut Rng, call: usize) -> TurnEvent {
         0 => TurnEvent::Tick,
         1 => TurnEvent::Cancel,
         2 => TurnEvent::BreakerChanged { tool: tool(rng.between(0, 5)), state: circuit(rng) },
-        3 => TurnEvent::ToolKnown { tool: tool(rng.between(0, 5)), stop: *rng.pick(&[TurnEndEffect::Cancel, TurnEndEffect::Leave]) },
+        3 => TurnEvent::ToolKnown {
+            tool: tool(rng.between(0, 5)),
+            stop: *rng.pick(&[TurnEndEffect::Cancel, TurnEndEffect::Leave]),
+        },
         4 => TurnEvent::NotStarted { id: id(call) },
         5..9 => TurnEvent::Ended {
             id: id(call),
@@ -750,9 +826,15 @@ fn event(rng: &mut Rng, call: usize) -> TurnEvent {
                 message: "it failed".to_owned(),
                 rule: None,
                 nature: *rng.pick(&[FaultNature::Transient, FaultNature::Permanent]),
-                reach: *rng.pick(&[AttemptReach::NotSent, AttemptReach::Refused, AttemptReach::Unknown, AttemptReach::Answered]),
+                reach: *rng.pick(&[
+                    AttemptReach::NotSent,
+                    AttemptReach::Refused,
+                    AttemptReach::Unknown,
+                    AttemptReach::Answered,
+                ]),
                 repeat: *rng.pick(&[RepeatSafety::Safe, RepeatSafety::BySameTool, RepeatSafety::Unsafe]),
-                unknown_outcome: *rng.pick(&[UnknownOutcomeHandling::Reported, UnknownOutcomeHandling::Rerun]),
+                unknown_outcome: *rng
+                    .pick(&[UnknownOutcomeHandling::Reported, UnknownOutcomeHandling::Rerun]),
                 attempts: 1,
                 timed_out_after: None,
             };

@@ -2,7 +2,7 @@
 
 use steadfast_core::Timestamp;
 use steadfast_core::policy::{SilencePolicy, TimePolicy};
-use steadfast_core::watchdog::{WatchdogVerdict, Watchdog};
+use steadfast_core::watchdog::{Watchdog, WatchdogVerdict};
 
 use super::{MachineTrace, agree, millis, next_moment};
 use crate::invariants::InvariantViolation;

@@ -9,7 +9,7 @@ use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 use crate::system::{SimulatedConnection, SimulatedWorld};
 use crate::transition::SimulationEvent;
-use crate::turns::{SubmissionStage, TurnSubmission, TurnAnswer, SubmissionTruth, SimulatedTurnEvent};
+use crate::turns::{SimulatedTurnEvent, SubmissionStage, SubmissionTruth, TurnAnswer, TurnSubmission};
 
 /// Maximum number of submissions, after which a client gives up.
 const MOST_TRIES: u32 = 8;
@@ -128,14 +128,21 @@ impl SimulatedWorld {
         match stage {
             SubmissionStage::Sent | SubmissionStage::Reading | SubmissionStage::Over => Ok(()),
             SubmissionStage::Taking(_) | SubmissionStage::Running | SubmissionStage::Releasing(_) => {
-                self.later(0, SimulationEvent::Turn(SimulatedTurnEvent::GivesBack { node, life, submission }));
+                self.later(
+                    0,
+                    SimulationEvent::Turn(SimulatedTurnEvent::GivesBack { node, life, submission }),
+                );
                 self.break_connection(inner)
             }
         }
     }
 
     /// Answers the client, if the connection still works.
-    pub(super) fn answer_turn(&mut self, submission: usize, told: TurnAnswer) -> Result<(), InvariantViolation> {
+    pub(super) fn answer_turn(
+        &mut self,
+        submission: usize,
+        told: TurnAnswer,
+    ) -> Result<(), InvariantViolation> {
         self.submissions[submission].stage = SubmissionStage::Over;
         let line = self.submissions[submission].line;
         if !self.connections[line].open {
@@ -157,7 +164,9 @@ impl SimulatedWorld {
         self.log_event(format!("turn {turn}: submission {submission} is answered: {told:?}"));
         match told {
             // Some clients ask again all the same.
-            TurnAnswer::Ended(TurnStatus::Completed) if self.rng.chance(70) => self.model.turns[turn].over = true,
+            TurnAnswer::Ended(TurnStatus::Completed) if self.rng.chance(70) => {
+                self.model.turns[turn].over = true
+            }
             TurnAnswer::Ended(_) | TurnAnswer::Refused => self.submit_again(turn),
         }
     }

@@ -3,24 +3,27 @@
 use std::collections::BTreeMap;
 
 use steadfast_core::breaker::State as BreakerState;
-use steadfast_core::call::{self, CallResult, Provenance, RecordStatus, CallerPatience};
-use steadfast_core::classify::{FaultNature, AttemptReach};
+use steadfast_core::call::{self, CallResult, CallerPatience, Provenance, RecordStatus};
+use steadfast_core::classify::{AttemptReach, FaultNature};
 use steadfast_core::code::Code;
 use steadfast_core::id::{Digest, ToolCallId, ToolRef, TurnId};
 use steadfast_core::key::RecordKey;
 use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
 use steadfast_core::turn::{
-    PlannedCallEnd, CandidateChoice, UnknownOutcomeHandling, TurnEvent, TurnCallFailure, CallProgress, TurnPlan, RepeatSafety, TurnStep, TurnEndEffect, SubmissionHistory, ToolFacts, TurnMachine,
+    CallProgress, CandidateChoice, PlannedCallEnd, RepeatSafety, SubmissionHistory, ToolFacts,
+    TurnCallFailure, TurnEndEffect, TurnEvent, TurnMachine, TurnPlan, TurnStep, UnknownOutcomeHandling,
 };
 
 use crate::Defect;
 use crate::invariants::InvariantViolation;
-use crate::model::{CallIdentity, TurnCall, ClientGoal};
+use crate::model::{CallIdentity, ClientGoal, TurnCall};
 use crate::system::{Dispatch, SimulatedWorld, is_shared};
 use crate::transition::{SimulationEvent, key};
 use crate::turns::hold::TurnDocumentRequest;
-use crate::turns::{TurnMembership, SubmissionStage, TurnSubmission, TurnAnswer, SimulatedTurnEvent, ChoiceWrite, places};
+use crate::turns::{
+    ChoiceWrite, SimulatedTurnEvent, SubmissionStage, TurnAnswer, TurnMembership, TurnSubmission, places,
+};
 
 impl SimulatedWorld {
     pub(crate) fn turn_arrives(&mut self, submission: usize) -> Result<(), InvariantViolation> {
@@ -46,12 +49,18 @@ impl SimulatedWorld {
         Ok(())
     }
 
-    pub(super) fn begin_turn(&mut self, submission: usize, submitted: SubmissionHistory) -> Result<(), InvariantViolation> {
+    pub(super) fn begin_turn(
+        &mut self,
+        submission: usize,
+        submitted: SubmissionHistory,
+    ) -> Result<(), InvariantViolation> {
         self.one_submission(submission)?;
         let TurnSubmission { turn, node, life, arrived, deadline, .. } = self.submissions[submission];
         let plan = self.submissions[submission].plan.clone();
         let submitted = match (self.defect, submitted) {
-            (Some(Defect::ChosenByItsPlace), SubmissionHistory::Repeated(choices)) => choices_by_index(&plan, choices),
+            (Some(Defect::ChosenByItsPlace), SubmissionHistory::Repeated(choices)) => {
+                choices_by_index(&plan, choices)
+            }
             (_, submitted) => submitted,
         };
         let stop = match self.weather.policy.class {
@@ -63,7 +72,9 @@ impl SimulatedWorld {
             .into_iter()
             .map(|tool| (tool.clone(), ToolFacts { breaker: self.breaker_of(node, tool), stop }))
             .collect();
-        self.log_event(format!("process {node}: submission {submission} of turn {turn} begins, {submitted:?}"));
+        self.log_event(format!(
+            "process {node}: submission {submission} of turn {turn} begins, {submitted:?}"
+        ));
         let (machine, steps) =
             TurnMachine::begin(plan, &facts, submitted, self.nodes[node].clock(arrived), &mut Vec::new());
         let begun = &mut self.submissions[submission];
@@ -71,7 +82,10 @@ impl SimulatedWorld {
         begun.queue = steps.into();
         begun.stage = SubmissionStage::Running;
         if self.defect != Some(Defect::DeadlineNotKept) {
-            self.at(deadline.max(self.now), SimulationEvent::Turn(SimulatedTurnEvent::Tick { node, life, submission }));
+            self.at(
+                deadline.max(self.now),
+                SimulationEvent::Turn(SimulatedTurnEvent::Tick { node, life, submission }),
+            );
         }
         self.work(submission)
     }
@@ -202,7 +216,11 @@ impl SimulatedWorld {
 
     /// Handles a choice that could not be stored. The call is not sent, because a later submission could not know of
     /// it.
-    pub(super) fn handle_unstored_choice(&mut self, submission: usize, run: TurnStep) -> Result<(), InvariantViolation> {
+    pub(super) fn handle_unstored_choice(
+        &mut self,
+        submission: usize,
+        run: TurnStep,
+    ) -> Result<(), InvariantViolation> {
         let TurnStep::Run { id, .. } = run else { return Ok(()) };
         if self.defect == Some(Defect::UnkeptForgotten) {
             return Ok(());
@@ -220,7 +238,9 @@ impl SimulatedWorld {
         let made = TurnCall { turn, call: place, candidate: choice.candidate };
         let arguments = number_of(&arguments);
         self.model.made.entry(made).or_default().insert((tool.clone(), arguments));
-        self.model.goals.push(ClientGoal { over: true, ..ClientGoal::new(client, CallIdentity::Turn(made), arguments) });
+        self.model
+            .goals
+            .push(ClientGoal { over: true, ..ClientGoal::new(client, CallIdentity::Turn(made), arguments) });
         let wish = self.model.goals.len() - 1;
         self.dispatches.push(Dispatch::new((wish, 0), inner, Vec::new(), self.now));
         let dispatch = self.dispatches.len() - 1;
@@ -262,7 +282,11 @@ impl SimulatedWorld {
         self.later(travel, SimulationEvent::Turn(SimulatedTurnEvent::Hears { node, life, in_turn, result }));
     }
 
-    pub(crate) fn turn_call_ended(&mut self, in_turn: &TurnMembership, result: &CallResult) -> Result<(), InvariantViolation> {
+    pub(crate) fn turn_call_ended(
+        &mut self,
+        in_turn: &TurnMembership,
+        result: &CallResult,
+    ) -> Result<(), InvariantViolation> {
         let TurnMembership { submission, id, choice, .. } = in_turn;
         let TurnSubmission { turn, node, arrived, .. } = self.submissions[*submission];
         let plan = self.submissions[*submission].plan.clone();
@@ -340,8 +364,14 @@ impl SimulatedWorld {
     pub(super) fn turn_is_over(&mut self, submission: usize) -> Result<(), InvariantViolation> {
         self.turn_ends_in_time(submission)?;
         match std::mem::replace(&mut self.submissions[submission].stage, SubmissionStage::Over) {
-            SubmissionStage::Releasing(result) => self.answer_turn(submission, TurnAnswer::Ended(result.status)),
-            SubmissionStage::Sent | SubmissionStage::Reading | SubmissionStage::Taking(_) | SubmissionStage::Running | SubmissionStage::Over => Ok(()),
+            SubmissionStage::Releasing(result) => {
+                self.answer_turn(submission, TurnAnswer::Ended(result.status))
+            }
+            SubmissionStage::Sent
+            | SubmissionStage::Reading
+            | SubmissionStage::Taking(_)
+            | SubmissionStage::Running
+            | SubmissionStage::Over => Ok(()),
         }
     }
 

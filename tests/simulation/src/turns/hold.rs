@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
-use steadfast_core::turn::{TurnLease, TurnHolder, TurnDocument, TurnWriteConflict, SubmissionHistory, TurnAcquisition};
+use steadfast_core::turn::{
+    SubmissionHistory, TurnAcquisition, TurnDocument, TurnHolder, TurnLease, TurnWriteConflict,
+};
 
 use crate::Defect;
 use crate::invariants::InvariantViolation;
+use crate::scenario::OwnerLiveness;
 use crate::system::SimulatedWorld;
 use crate::transition::SimulationEvent;
-use crate::turns::{SubmissionStage, TurnSubmission, TurnAnswer, SimulatedTurnEvent};
-use crate::scenario::OwnerLiveness;
+use crate::turns::{SimulatedTurnEvent, SubmissionStage, TurnAnswer, TurnSubmission};
 
 /// A request to the store.
 #[derive(Clone, Debug)]
@@ -58,10 +60,12 @@ impl SimulatedWorld {
         let TurnSubmission { turn, node, life, .. } = self.submissions[submission];
         let reply = match what {
             TurnDocumentRequest::Read => TurnDocumentReply::Found(self.store.turns.get(&turn).cloned()),
-            TurnDocumentRequest::Write { replaces, kept } => match self.store.write_turn(turn, replaces, kept) {
-                Ok(version) => TurnDocumentReply::Written(version),
-                Err(there) => TurnDocumentReply::Stale(there),
-            },
+            TurnDocumentRequest::Write { replaces, kept } => {
+                match self.store.write_turn(turn, replaces, kept) {
+                    Ok(version) => TurnDocumentReply::Written(version),
+                    Err(there) => TurnDocumentReply::Stale(there),
+                }
+            }
         };
         let reply = Box::new(if unanswered { TurnDocumentReply::Failed } else { reply });
         let delay = self.rng.between(0, 3);
@@ -102,7 +106,11 @@ impl SimulatedWorld {
         }
     }
 
-    fn take(&mut self, submission: usize, found: Option<(u64, TurnDocument)>) -> Result<(), InvariantViolation> {
+    fn take(
+        &mut self,
+        submission: usize,
+        found: Option<(u64, TurnDocument)>,
+    ) -> Result<(), InvariantViolation> {
         let TurnSubmission { node, ref plan, .. } = self.submissions[submission];
         let lasts = match self.defect {
             Some(Defect::HoldShorterThanTurn) => Duration::from_secs(2),
@@ -126,7 +134,10 @@ impl SimulatedWorld {
                     Some(Defect::BreakerBeforeRecord) => SubmissionHistory::First,
                     Some(_) | None => submitted,
                 };
-                let what = TurnDocumentRequest::Write { replaces: hold.replaced_version(), kept: hold.document().clone() };
+                let what = TurnDocumentRequest::Write {
+                    replaces: hold.replaced_version(),
+                    kept: hold.document().clone(),
+                };
                 let taken = &mut self.submissions[submission];
                 (taken.hold, taken.stage) = (Some(hold), SubmissionStage::Taking(submitted));
                 self.ask_store(submission, what);
@@ -148,8 +159,13 @@ impl SimulatedWorld {
             }
             TurnDocumentReply::Stale(there) => {
                 let there = there.as_ref().map(|(version, kept)| (*version, kept));
-                if hold.resolve_conflict(there) == TurnWriteConflict::Retry && !std::mem::replace(&mut writing.again, true) {
-                    let what = TurnDocumentRequest::Write { replaces: hold.replaced_version(), kept: writing.kept.clone() };
+                if hold.resolve_conflict(there) == TurnWriteConflict::Retry
+                    && !std::mem::replace(&mut writing.again, true)
+                {
+                    let what = TurnDocumentRequest::Write {
+                        replaces: hold.replaced_version(),
+                        kept: writing.kept.clone(),
+                    };
                     running.writing = Some(writing);
                     self.ask_store(submission, what);
                     return Ok(());
@@ -192,7 +208,9 @@ impl SimulatedWorld {
             match self.store.write_turn(turn, hold.replaced_version(), kept) {
                 Ok(_) => return,
                 Err(there) => {
-                    if hold.resolve_conflict(there.as_ref().map(|(version, kept)| (*version, kept))) == TurnWriteConflict::Lost {
+                    if hold.resolve_conflict(there.as_ref().map(|(version, kept)| (*version, kept)))
+                        == TurnWriteConflict::Lost
+                    {
                         return;
                     }
                 }

@@ -24,16 +24,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::{CallResult, CallNotice};
+use steadfast_core::call::{CallNotice, CallResult};
 use steadfast_core::id::ToolCallId;
-use steadfast_core::turn::{CandidateChoice, TurnEvent, CallProgress, TurnLease, TurnPlan, TurnStep, SubmissionHistory, TurnMachine, TurnResult, TurnStatus};
+use steadfast_core::turn::{
+    CallProgress, CandidateChoice, SubmissionHistory, TurnEvent, TurnLease, TurnMachine, TurnPlan,
+    TurnResult, TurnStatus, TurnStep,
+};
 
 use crate::Defect;
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
-use crate::system::SimulatedWorld;
 use crate::scenario::Scenario;
-use hold::{TurnDocumentRequest, TurnDocumentReply};
+use crate::system::SimulatedWorld;
+use hold::{TurnDocumentReply, TurnDocumentRequest};
 pub(crate) use promises::done_once;
 
 /// A turn that a client wants done.

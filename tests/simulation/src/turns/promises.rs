@@ -6,10 +6,10 @@ use steadfast_core::Timestamp;
 use steadfast_core::call::CallResult;
 use steadfast_core::code::Code;
 use steadfast_core::id::ToolCallId;
-use steadfast_core::turn::{TurnEndReason, TurnEvent, TurnCallOutcome, TurnResult};
+use steadfast_core::turn::{TurnCallOutcome, TurnEndReason, TurnEvent, TurnResult};
 
 use crate::invariants::{InvariantViolation, clock};
-use crate::model::{Effect, UniqueEffect, CallIdentity, GroundTruth, TurnCall};
+use crate::model::{CallIdentity, Effect, GroundTruth, TurnCall, UniqueEffect};
 use crate::system::SimulatedWorld;
 use crate::turns::{SubmissionStage, TurnSubmission};
 
@@ -70,7 +70,11 @@ impl SimulatedWorld {
     }
 
     /// Checked when a turn begins a call.
-    pub(super) fn call_may_begin(&mut self, submission: usize, id: &ToolCallId) -> Result<(), InvariantViolation> {
+    pub(super) fn call_may_begin(
+        &mut self,
+        submission: usize,
+        id: &ToolCallId,
+    ) -> Result<(), InvariantViolation> {
         let beginning = &mut self.submissions[submission];
         let wish = &self.model.turns[beginning.turn];
         if !self.connections[beginning.line].open {
@@ -144,7 +148,11 @@ impl SimulatedWorld {
     }
 
     /// Checked when a turn ends.
-    pub(super) fn one_true_state(&self, submission: usize, result: &TurnResult) -> Result<(), InvariantViolation> {
+    pub(super) fn one_true_state(
+        &self,
+        submission: usize,
+        result: &TurnResult,
+    ) -> Result<(), InvariantViolation> {
         let TurnSubmission { plan, truth, inbox, .. } = &self.submissions[submission];
         // The turn may end before it receives the end of a call.
         let unheard = |id: &ToolCallId| {
@@ -159,7 +167,8 @@ impl SimulatedWorld {
         }
         let ended = &self.submissions[submission];
         let is_calm = self.disturbed < ended.arrived && self.now.since(ended.heard) > Duration::from_secs(10);
-        if result.ended_by == TurnEndReason::Deadline && is_calm && truth.open.is_empty() && inbox.is_empty() {
+        if result.ended_by == TurnEndReason::Deadline && is_calm && truth.open.is_empty() && inbox.is_empty()
+        {
             return Err((
                 "turns end",
                 format!(
@@ -173,7 +182,9 @@ impl SimulatedWorld {
                 TurnCallOutcome::Succeeded => truth.succeeded.contains(id),
                 TurnCallOutcome::Failed => !truth.succeeded.contains(id) && !truth.open.contains(id),
                 TurnCallOutcome::Skipped => !truth.sent.contains(id),
-                TurnCallOutcome::Cancelled | TurnCallOutcome::LeftRunning => truth.open.contains(id) || unheard(id),
+                TurnCallOutcome::Cancelled | TurnCallOutcome::LeftRunning => {
+                    truth.open.contains(id) || unheard(id)
+                }
             };
             if !is_true {
                 return Err((

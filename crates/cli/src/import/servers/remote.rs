@@ -19,8 +19,9 @@ use http::Uri;
 use steadfast_core::redact;
 
 use super::{
-    EMPTY_LIST, ConfigFormat, FoundServer, MARK, TableMember, SyntaxError, StdioServer, ProgramLocation, ServerRewrite, Splice, ImportRequest, find,
-    member, name_flag, new_members, quoted, respelled, spliced, whole_member,
+    ConfigFormat, EMPTY_LIST, FoundServer, ImportRequest, MARK, ProgramLocation, ServerRewrite, Splice,
+    StdioServer, SyntaxError, TableMember, find, member, name_flag, new_members, quoted, respelled, spliced,
+    whole_member,
 };
 use crate::import::names::ServerNames;
 

@@ -11,7 +11,12 @@ fn wrapping() -> ImportRequest {
 }
 
 /// Rewrites one file, with no other servers.
-fn rewrite(text: &str, form: ConfigFormat, ways: &[TablePath], wish: &ImportRequest) -> Result<(Vec<ImportedServer>, String), SyntaxError> {
+fn rewrite(
+    text: &str,
+    form: ConfigFormat,
+    ways: &[TablePath],
+    wish: &ImportRequest,
+) -> Result<(Vec<ImportedServer>, String), SyntaxError> {
     super::rewrite(text, form, ways, wish, &mut ServerNames::default())
 }
 
@@ -158,7 +163,11 @@ fn strange_shapes_say_where_they_are() {
         (r#"{"mcpServers": {"a": {}, "a": {}}}"#, 25),
         (r#"{"mcpServers": {"a": {"command": "a", "command": "b"}}}"#, 38),
     ] {
-        assert_eq!(rewrite(text, ConfigFormat::Json, JSON, &wrapping()).unwrap_err().offset, offset, "{text}");
+        assert_eq!(
+            rewrite(text, ConfigFormat::Json, JSON, &wrapping()).unwrap_err().offset,
+            offset,
+            "{text}"
+        );
     }
 }
 
@@ -207,7 +216,10 @@ fn a_manually_wrapped_server_is_never_unwrapped() {
     ] {
         let text = format!(r#"{{"mcpServers": {{"a": {{"command": "steadfast", "args": {args}}}}}}}"#);
         let (servers, new) = rewrite(&text, ConfigFormat::Json, JSON, &ImportRequest::Unwrap).unwrap();
-        assert!(matches!(&servers[0].verdict, ServerVerdict::Left(why) if why.contains("by hand")), "{servers:?}");
+        assert!(
+            matches!(&servers[0].verdict, ServerVerdict::Left(why) if why.contains("by hand")),
+            "{servers:?}"
+        );
         assert_eq!(new, text);
     }
 }
@@ -218,7 +230,10 @@ fn later_additions_to_a_server_with_a_url_are_not_lost() {
     let (_, wrapped) = rewrite(text, ConfigFormat::Json, JSON, &wrapping()).unwrap();
     let edited = wrapped.replace(r#""env": {"#, r#""env": {"DEBUG": "1", "#);
     let (servers, new) = rewrite(&edited, ConfigFormat::Json, JSON, &ImportRequest::Unwrap).unwrap();
-    assert!(matches!(&servers[0].verdict, ServerVerdict::Left(why) if why.contains("`DEBUG`")), "{servers:?}");
+    assert!(
+        matches!(&servers[0].verdict, ServerVerdict::Left(why) if why.contains("`DEBUG`")),
+        "{servers:?}"
+    );
     assert_eq!(new, edited);
 }
 

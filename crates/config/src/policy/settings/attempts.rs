@@ -3,9 +3,9 @@
 use serde_json::{Value as Json, json};
 use steadfast_core::policy::{DelayOrigin, Jitter, RateRule, Ratio};
 
-use super::super::{PolicyDraft, BreakerForce};
+use super::super::{BreakerForce, PolicyDraft};
 use super::{MODES, count, span, span_or_zero};
-use crate::kind::{Count, Growth, SettingKind, ListKind, OptionalKind, RateKind, ShareKind, WordKind};
+use crate::kind::{Count, Growth, ListKind, OptionalKind, RateKind, SettingKind, ShareKind, WordKind};
 use crate::node::{ConfigNode, RawNode};
 use crate::setting::{ReadContext, Setting, setting};
 
@@ -62,7 +62,10 @@ pub(super) fn retry() -> Vec<Setting<PolicyDraft>> {
             PolicyDraft,
             "retry.counted_from",
             retry.counted_from,
-            WordKind(&[("attempt_end", DelayOrigin::AttemptEnd), ("attempt_start", DelayOrigin::AttemptStart)]),
+            WordKind(&[
+                ("attempt_end", DelayOrigin::AttemptEnd),
+                ("attempt_start", DelayOrigin::AttemptStart)
+            ]),
             "The start of a wait. If it is the start of the attempt, a slow failure is retried at once."
         ),
         setting!(

@@ -9,7 +9,7 @@ use super::super::faults::FaultRuleList;
 use super::super::shapes::{NewShapes, ShapeName};
 use super::super::{PolicyDraft, RepeatedSuccessMode};
 use super::{MODES, YEAR, count, lifetime, span};
-use crate::kind::{Count, BoolKind, ListKind, OptionalKind, ShareKind, DurationKind, WordKind};
+use crate::kind::{BoolKind, Count, DurationKind, ListKind, OptionalKind, ShareKind, WordKind};
 use crate::setting::{Setting, setting};
 
 pub(super) fn guard() -> Vec<Setting<PolicyDraft>> {
@@ -36,7 +36,13 @@ pub(super) fn guard() -> Vec<Setting<PolicyDraft>> {
             span(),
             "After a refusal, one call runs when this much time has passed; the time doubles each time."
         ),
-        setting!(PolicyDraft, "guard.longest_hold", guard.policy.longest_hold, span(), "The longest such time."),
+        setting!(
+            PolicyDraft,
+            "guard.longest_hold",
+            guard.policy.longest_hold,
+            span(),
+            "The longest such time."
+        ),
         setting!(
             PolicyDraft,
             "guard.turn_gap",
@@ -49,7 +55,11 @@ pub(super) fn guard() -> Vec<Setting<PolicyDraft>> {
             PolicyDraft,
             "guard.repeated_success",
             guard.repeated,
-            WordKind(&[("ignore", RepeatedSuccessMode::Ignore), ("warn", RepeatedSuccessMode::Warn), ("refuse", RepeatedSuccessMode::Refuse)]),
+            WordKind(&[
+                ("ignore", RepeatedSuccessMode::Ignore),
+                ("warn", RepeatedSuccessMode::Warn),
+                ("refuse", RepeatedSuccessMode::Refuse)
+            ]),
             "The same success with the same result, repeated. Polling is legitimate, so nothing is done by default."
         ),
         setting!(
@@ -180,7 +190,13 @@ pub(super) fn faults() -> Vec<Setting<PolicyDraft>> {
             ListKind { item: ShapeName, least: 0, most: 64 },
             "Built-in shapes of dangerous commands that are allowed here."
         ),
-        setting!(PolicyDraft, "shapes.add", danger.add, NewShapes, "Additional shapes of dangerous commands."),
+        setting!(
+            PolicyDraft,
+            "shapes.add",
+            danger.add,
+            NewShapes,
+            "Additional shapes of dangerous commands."
+        ),
     ]
 }
 

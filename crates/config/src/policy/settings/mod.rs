@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use steadfast_core::key::KeyTemplate;
-use steadfast_core::policy::{AmbiguousOutcomePolicy, ArgumentCheck, ApprovalTrigger, DangerousCommandPolicy, EnforcementMode, MechanismModes, SilencePolicy, ToolClass};
-use steadfast_core::verification::{VerificationMethod, VerificationCall};
+use steadfast_core::policy::{
+    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, DangerousCommandPolicy, EnforcementMode,
+    MechanismModes, SilencePolicy, ToolClass,
+};
+use steadfast_core::verification::{VerificationCall, VerificationMethod};
 
 use super::PolicyDraft;
-use crate::kind::{Count, BoolKind, SettingKind, OptionalKind, Size, DurationKind, Text, WordKind};
+use crate::kind::{BoolKind, Count, DurationKind, OptionalKind, SettingKind, Size, Text, WordKind};
 use crate::node::{ConfigNode, RawNode};
 use crate::setting::{ReadContext, Setting, setting};
 
@@ -61,7 +64,11 @@ const fn count() -> Count {
     Count(1..=1_000_000)
 }
 
-const MODES: WordKind<EnforcementMode> = WordKind(&[("off", EnforcementMode::Off), ("shadow", EnforcementMode::Shadow), ("enforce", EnforcementMode::Enforce)]);
+const MODES: WordKind<EnforcementMode> = WordKind(&[
+    ("off", EnforcementMode::Off),
+    ("shadow", EnforcementMode::Shadow),
+    ("enforce", EnforcementMode::Enforce),
+]);
 
 const CLASSES: WordKind<ToolClass> = WordKind(&[
     ("read_only", ToolClass::ReadOnly),

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use steadfast_core::policy::{
-    UnknownOutcomePolicy, FailureReplayPolicy, ComputedKeyPolicy, KeyConflictPolicy, EffectLocation, KeyScope, StoreFailurePolicy, StringRule,
+    ComputedKeyPolicy, EffectLocation, FailureReplayPolicy, KeyConflictPolicy, KeyScope, StoreFailurePolicy,
+    StringRule, UnknownOutcomePolicy,
 };
 
 use super::super::PolicyDraft;
 use super::{DAY, MODES, lifetime, span, span_or_zero};
-use crate::kind::{BoolKind, SettingKind, ListKind, Size, DurationKind, Text, WordKind};
+use crate::kind::{BoolKind, DurationKind, ListKind, SettingKind, Size, Text, WordKind};
 use crate::node::ConfigNode;
 use crate::setting::{ReadContext, Setting, setting};
 

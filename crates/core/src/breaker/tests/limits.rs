@@ -9,7 +9,9 @@ fn half() -> RateRule {
 
 #[test]
 fn a_refusal_names_its_rule() {
-    let rules = [BreakerRefusalCause::Failures, BreakerRefusalCause::Operator, BreakerRefusalCause::Configuration].map(BreakerRefusalCause::rule);
+    let rules =
+        [BreakerRefusalCause::Failures, BreakerRefusalCause::Operator, BreakerRefusalCause::Configuration]
+            .map(BreakerRefusalCause::rule);
     assert_eq!(rules, ["breaker", "breaker.forced_by_hand", "breaker.forced_by_configuration"]);
 }
 
@@ -80,7 +82,10 @@ fn a_change_by_an_operator_is_numbered_by_its_second() {
     assert_eq!(snapshot.epoch(), 60 * BreakerSnapshot::OPERATOR_EPOCH_STEP);
     assert_eq!((snapshot.state(), snapshot.until()), (State::ForcedOpen, Some(at(90))));
     breaker.force_open(None, at(60));
-    assert_eq!((breaker.epoch(), breaker.snapshot().until()), (61 * BreakerSnapshot::OPERATOR_EPOCH_STEP, None));
+    assert_eq!(
+        (breaker.epoch(), breaker.snapshot().until()),
+        (61 * BreakerSnapshot::OPERATOR_EPOCH_STEP, None)
+    );
     breaker.reset(at(60));
     assert!(!breaker.is_forced_by_operator());
 }

@@ -28,7 +28,12 @@ fn standard(class: ToolClass) -> BreakerPolicy {
 
 impl CircuitBreaker {
     /// Makes one attempt that is admitted and recorded at once.
-    fn attempt(&mut self, policy: &BreakerPolicy, verdict: BreakerVerdict, now: Timestamp) -> Option<BreakerTransition> {
+    fn attempt(
+        &mut self,
+        policy: &BreakerPolicy,
+        verdict: BreakerVerdict,
+        now: Timestamp,
+    ) -> Option<BreakerTransition> {
         self.attempt_if_admitted(policy, verdict, now).expect("admitted")
     }
 
@@ -116,14 +121,20 @@ fn after(state: State, event: BreakerTestEvent) -> Option<(State, Option<Transit
             let (_silent, _) = breaker.admit(&policy, soon).ok()?;
             breaker.admit(&policy, soon + policy.probe_lease).expect("the place is free again").1
         }
-        BreakerTestEvent::LateFailure => breaker.record(&policy, BreakerTicket { epoch: u64::MAX, probe: None }, BAD, soon),
+        BreakerTestEvent::LateFailure => {
+            breaker.record(&policy, BreakerTicket { epoch: u64::MAX, probe: None }, BAD, soon)
+        }
         BreakerTestEvent::Force => breaker.force_open(None, soon),
         BreakerTestEvent::Reset => breaker.reset(soon),
         BreakerTestEvent::ForcedByPolicy => {
             let forced = BreakerPolicy { forced_open: true, ..policy };
             assert_eq!(
                 breaker.admit(&forced, soon).unwrap_err(),
-                BreakerRefusal { state: State::ForcedOpen, retry_at: None, by: BreakerRefusalCause::Configuration }
+                BreakerRefusal {
+                    state: State::ForcedOpen,
+                    retry_at: None,
+                    by: BreakerRefusalCause::Configuration
+                }
             );
             assert_eq!(breaker.state(&forced, soon), State::ForcedOpen);
             None
@@ -181,7 +192,8 @@ fn a_result_of_any_older_epoch_changes_nothing() {
     for state in STATES {
         for verdict in [OK, BAD, BreakerVerdict::Neutral] {
             let mut breaker = in_state(State::Closed);
-            let tickets: Vec<BreakerTicket> = (0..10).map(|_| breaker.admit(&policy, at(0)).unwrap().0).collect();
+            let tickets: Vec<BreakerTicket> =
+                (0..10).map(|_| breaker.admit(&policy, at(0)).unwrap().0).collect();
             // Reset starts an epoch too, so the state is reached again without the tickets' knowledge.
             breaker.reset(at(0));
             let fresh = in_state(state).snapshot();
@@ -206,9 +218,15 @@ fn eh_3_1_opens_after_five_failures() {
         assert_eq!(breaker.state(&policy, at(second)), State::Closed);
     }
     let change = breaker.attempt(&policy, BAD, at(5));
-    let opened = BreakerTransition { from: State::Closed, to: State::Open, reason: TransitionReason::Consecutive, at: at(5) };
+    let opened = BreakerTransition {
+        from: State::Closed,
+        to: State::Open,
+        reason: TransitionReason::Consecutive,
+        at: at(5),
+    };
     assert_eq!(change, Some(opened));
-    let refused = BreakerRefusal { state: State::Open, retry_at: Some(at(35)), by: BreakerRefusalCause::Failures };
+    let refused =
+        BreakerRefusal { state: State::Open, retry_at: Some(at(35)), by: BreakerRefusalCause::Failures };
     assert_eq!(breaker.check(&policy, at(5)), Err(refused));
     assert_eq!(breaker.admit(&policy, at(5)).unwrap_err(), refused);
 }
@@ -428,7 +446,10 @@ fn five_answered_neutral_probes_in_a_row_close_it() {
         assert_eq!(breaker.attempt(&policy, BreakerVerdict::Neutral, at(31)), None);
     }
     let mut by_answers = breaker.clone();
-    assert_eq!(by_answers.attempt(&policy, BreakerVerdict::Neutral, at(31)).unwrap().reason, TransitionReason::ProbesAnswered);
+    assert_eq!(
+        by_answers.attempt(&policy, BreakerVerdict::Neutral, at(31)).unwrap().reason,
+        TransitionReason::ProbesAnswered
+    );
     // Neutral results do not interrupt the row of successes.
     assert_eq!(breaker.attempt(&policy, OK, at(31)).unwrap().reason, TransitionReason::ProbesSucceeded);
 }
@@ -484,8 +505,11 @@ fn a_long_probe_that_is_renewed_keeps_its_slot() {
 
 #[test]
 fn a_growing_cool_down_stops_at_its_cap_and_restarts_after_closing() {
-    let cooldown =
-        BreakerCooldown { first: Duration::from_secs(10), growth: GrowthFactor::TWO, cap: Duration::from_secs(60) };
+    let cooldown = BreakerCooldown {
+        first: Duration::from_secs(10),
+        growth: GrowthFactor::TWO,
+        cap: Duration::from_secs(60),
+    };
     let policy = BreakerPolicy { cooldown, ..measured() };
     let mut breaker = in_state(State::Open);
     let mut now = at(0);
@@ -501,7 +525,8 @@ fn a_growing_cool_down_stops_at_its_cap_and_restarts_after_closing() {
         breaker.attempt(&policy, BAD, now);
     }
     assert_eq!(breaker.check(&policy, now).unwrap_err().retry_at, Some(now + Duration::from_secs(10)));
-    let endless = BreakerCooldown { growth: GrowthFactor::new(1000.0).unwrap(), cap: Duration::MAX, ..cooldown };
+    let endless =
+        BreakerCooldown { growth: GrowthFactor::new(1000.0).unwrap(), cap: Duration::MAX, ..cooldown };
     assert_eq!(super::cooldown(&endless, u32::MAX), Duration::MAX);
     let nothing = BreakerCooldown { first: Duration::ZERO, ..endless };
     assert_eq!(super::cooldown(&nothing, u32::MAX), Duration::ZERO);
@@ -560,7 +585,11 @@ fn a_breaker_forced_open_stays_open_until_its_time_and_then_probes_once() {
     for state in STATES {
         let mut breaker = in_state(state);
         breaker.force_open(Some(at(600)), at(40));
-        let refused = BreakerRefusal { state: State::ForcedOpen, retry_at: Some(at(600)), by: BreakerRefusalCause::Operator };
+        let refused = BreakerRefusal {
+            state: State::ForcedOpen,
+            retry_at: Some(at(600)),
+            by: BreakerRefusalCause::Operator,
+        };
         assert_eq!(breaker.admit(&policy, at(599)).unwrap_err(), refused, "{state:?}");
         assert_eq!(breaker.state(&policy, at(600)), State::HalfOpen);
         let (probe, change) = breaker.admit(&policy, at(600)).unwrap();
@@ -593,7 +622,10 @@ fn its_last_changes_are_remembered_and_bounded_and_go_with_what_is_stored() {
     }
     let changes = breaker.view(&policy, at(200)).changes;
     assert_eq!(changes.len(), MOST_CHANGES);
-    assert_eq!(changes.last().map(|last| (last.to, last.reason)), Some((State::Closed, TransitionReason::Reset)));
+    assert_eq!(
+        changes.last().map(|last| (last.to, last.reason)),
+        Some((State::Closed, TransitionReason::Reset))
+    );
     assert!(changes.is_sorted_by_key(|change| change.at));
     let stored: BreakerSnapshot =
         serde_json::from_str(&serde_json::to_string(&breaker.snapshot()).unwrap()).unwrap();

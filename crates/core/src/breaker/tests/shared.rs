@@ -63,8 +63,11 @@ fn stored_garbage_is_refused_and_the_future_becomes_now() {
                    "changed":{"at":18446744073709551615,"reason":"rate"}}"#;
     let mut breaker = CircuitBreaker::restore(&serde_json::from_str(text).unwrap(), at(100));
     assert_eq!(breaker.admit(&measured(), at(100)).unwrap_err().retry_at, Some(at(130)));
-    let growing =
-        BreakerCooldown { first: Duration::from_secs(1), growth: GrowthFactor::TWO, cap: Duration::from_secs(9) };
+    let growing = BreakerCooldown {
+        first: Duration::from_secs(1),
+        growth: GrowthFactor::TWO,
+        cap: Duration::from_secs(9),
+    };
     let growing = BreakerPolicy { cooldown: growing, ..measured() };
     assert_eq!(breaker.attempt(&growing, BAD, at(130)).unwrap().to, State::Open);
     assert_eq!(breaker.check(&growing, at(130)).unwrap_err().retry_at, Some(at(139)));
@@ -81,7 +84,10 @@ fn a_change_made_elsewhere_is_adopted_if_it_is_newer() {
     let opened = there.snapshot();
     assert!(opened.replaces(&here.snapshot()) && !here.snapshot().replaces(&opened));
     let change = here.adopt(&opened, at(2)).unwrap();
-    assert_eq!((change.from, change.to, change.reason), (State::Closed, State::Open, TransitionReason::Consecutive));
+    assert_eq!(
+        (change.from, change.to, change.reason),
+        (State::Closed, State::Open, TransitionReason::Consecutive)
+    );
     assert_eq!(here.record(&policy, ticket, OK, at(2)), None);
     assert_eq!(here.adopt(&opened, at(20)), None, "known already");
     assert_eq!(here.check(&policy, at(20)).unwrap_err().retry_at, Some(at(31)));

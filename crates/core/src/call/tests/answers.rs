@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::*;
 use crate::code::CallStatus;
-use crate::dedupe::{DeliveryReceipt, ReplayedResult, ReplayReason, SettleDelay};
+use crate::dedupe::{DeliveryReceipt, ReplayReason, ReplayedResult, SettleDelay};
 use crate::policy::RateLimit;
 
 /// The same policy, without a record of its calls.
@@ -175,7 +175,10 @@ fn a_caller_whose_deadline_passed_gets_the_state_of_its_call() {
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(limited, &policy);
     let (result, _) = answered(world.wake(&mut call));
-    assert_eq!(result.unknown, Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false }));
+    assert_eq!(
+        result.unknown,
+        Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false })
+    );
     assert_eq!(result.took, 2 * SECOND);
     assert_eq!(failure(&result).verify.as_deref(), Some("list the payments"));
     assert!(result.is_unknown_outcome());
@@ -254,11 +257,17 @@ fn a_query_for_a_record_returns_its_content() {
     let heard = CallResult::from_verdict(ClaimVerdict::Replay(Box::new(replay)), &policy).unwrap();
     assert_eq!((heard.ended.as_ref(), heard.recorded), (Ok(&answer("paid")), RecordStatus::Yes));
     assert_eq!(heard.receipt, Some(receipt()));
-    for (end, ended) in [(SettleStatus::Settled, true), (SettleStatus::NotYet(Some(SECOND)), false), (SettleStatus::NotYet(None), false)]
-    {
+    for (end, ended) in [
+        (SettleStatus::Settled, true),
+        (SettleStatus::NotYet(Some(SECOND)), false),
+        (SettleStatus::NotYet(None), false),
+    ] {
         let heard = CallResult::from_verdict(unsettled(end), &policy).unwrap();
         assert!(heard.is_unknown_outcome());
-        assert_eq!(heard.unknown, Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ConnectionLost, ended }));
+        assert_eq!(
+            heard.unknown,
+            Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ConnectionLost, ended })
+        );
         assert_eq!((heard.recorded, heard.receipt.is_some()), (RecordStatus::Yes, ended));
     }
     assert_eq!(CallResult::from_verdict(ClaimVerdict::Follow(receipt().key), &policy), None, "it goes on");
@@ -274,7 +283,10 @@ fn an_unknown_outcome_names_the_command_that_resolves_it() {
     };
     let command = format!("steadfast resolve {} --ran", receipt().key.fingerprint());
     assert!(told(unsettled(SettleStatus::Settled)).contains(&command));
-    assert!(!told(unsettled(SettleStatus::NotYet(None))).contains("steadfast resolve"), "it cannot be known yet");
+    assert!(
+        !told(unsettled(SettleStatus::NotYet(None))).contains("steadfast resolve"),
+        "it cannot be known yet"
+    );
     let failed = ReplayedResult {
         answer: Err(messages::conflict()),
         reason: ReplayReason::SameKey,
@@ -299,8 +311,12 @@ fn an_unrecorded_unknown_outcome_says_what_was_seen_and_how_to_check() {
     let mut policy = unrecorded(&policy(ToolClass::Mutating));
     policy.verify = Some("list the payments".into());
     let reset = FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
-    let result = CallTestWorld::new().drive(request(&policy), &policy, &at_once(ended_with(reset, "reset", None)));
-    assert_eq!(result.unknown, Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ConnectionLost, ended: false }));
+    let result =
+        CallTestWorld::new().drive(request(&policy), &policy, &at_once(ended_with(reset, "reset", None)));
+    assert_eq!(
+        result.unknown,
+        Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ConnectionLost, ended: false })
+    );
     assert_eq!(failure(&result).verify.as_deref(), Some("list the payments"));
     assert!(message(&result).contains("(reset)"), "{}", message(&result));
     // The tool's own message is passed on unchanged.
@@ -345,7 +361,10 @@ fn a_call_says_that_it_runs_again_by_itself_only_where_it_does() {
         let mut world = CallTestWorld::new();
         let outcome = ended_with(FaultSource::IsError, "Request timed out", None);
         let result = world.drive(request, &policy, &at_once(outcome));
-        assert_eq!(result.unknown, Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ErrorAnswer, ended: true }));
+        assert_eq!(
+            result.unknown,
+            Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ErrorAnswer, ended: true })
+        );
         assert_eq!(failure(&result).retry_after, again, "{explicit} {critical} {after_unknown:?}");
         let held = world.store.records.iter().next().unwrap().expires.is_none();
         assert_eq!(held, critical || after_unknown == Hold, "{critical} {after_unknown:?}");
@@ -359,7 +378,11 @@ fn a_caller_is_answered_a_moment_after_the_tool_was_cancelled() {
     let (mut call, _) = world.begin(keyless(&policy), &policy);
     assert_eq!(world.wake(&mut call), NextStep::CancelUpstream);
     let stopped = world.now;
-    assert_eq!(name_of(&world.on(&mut call, CallEvent::Woke(WakeReason::Time))), "Wait", "it may still be unsent");
+    assert_eq!(
+        name_of(&world.on(&mut call, CallEvent::Woke(WakeReason::Time))),
+        "Wait",
+        "it may still be unsent"
+    );
     answered(world.wake(&mut call));
     assert_eq!(world.now, stopped + 100 * MS);
 }
@@ -448,8 +471,9 @@ fn retry_in_shadow_reports_the_failure_of_enforce() {
         let mut world = CallTestWorld::new();
         let result = world.drive(request, &policy, &at_once(http(503)));
         assert_eq!(result.status(), CallStatus::RetriableError, "{result:?}");
-        let told =
-            |notice: &CallNotice| matches!(notice, CallNotice::WouldHave(ShadowDecision::Failed(Code::DeadlineExceeded)));
+        let told = |notice: &CallNotice| {
+            matches!(notice, CallNotice::WouldHave(ShadowDecision::Failed(Code::DeadlineExceeded)))
+        };
         let all = world.count(|notice| matches!(notice, CallNotice::WouldHave(_)));
         (world.count(told), all)
     };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::classify::Severity;
-use crate::dedupe::{DeliveryReceipt, ReplayedResult, ReplayReason};
+use crate::dedupe::{DeliveryReceipt, ReplayReason, ReplayedResult};
 use crate::policy::DangerousCommandPolicy;
 use crate::trust::TrustState;
 
@@ -22,8 +22,14 @@ pub(super) fn escalated(world: &mut CallTestWorld, policy: &ToolPolicy) {
     let request = request(policy);
     for _ in 0..3 {
         let subject = TrustSubject { tool: &request.tool, signature: &request.signature, domain: None };
-        let finished = crate::trust::FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
-        world.trust.record(TrustRules { signature: &policy.trust, domain: None }, subject, finished, world.now);
+        let finished =
+            crate::trust::FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
+        world.trust.record(
+            TrustRules { signature: &policy.trust, domain: None },
+            subject,
+            finished,
+            world.now,
+        );
     }
 }
 
@@ -306,7 +312,8 @@ fn a_dangerous_command_asks_first_where_that_is_set() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.dangerous = DangerousCommandPolicy::Ask;
     let mut world = CallTestWorld::new();
-    let (mut call, step) = world.begin(from_envelope_on(&envelope, &policy, ApprovalChannel::Interactive), &policy);
+    let (mut call, step) =
+        world.begin(from_envelope_on(&envelope, &policy, ApprovalChannel::Interactive), &policy);
     let NextStep::Ask(ask) = step else { panic!("{step:?}") };
     assert!(ask.escalation.reason.contains("dangerous shape"), "{}", ask.escalation.reason);
     world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None)));

@@ -23,7 +23,8 @@ fn column(column: CancelColumn) -> (CallTestWorld, Call) {
         policy.approval.when = ApprovalTrigger::Always;
     }
     let mut world = CallTestWorld::new();
-    let (call, step) = world.begin(from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive), &policy);
+    let (call, step) =
+        world.begin(from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive), &policy);
     assert_eq!(name_of(&step), if column == CancelColumn::NotStarted { "Ask" } else { "Run" });
     (world, call)
 }
@@ -160,9 +161,21 @@ fn a_caller_is_answered_once_and_the_tool_is_cancelled_when_the_last_one_leaves(
         let mut world = CallTestWorld::new();
         let (mut call, _) = world.begin(keyless(&policy), &policy);
         assert_eq!(name_of(&leave(&mut world, &mut call)), first, "{name}");
-        assert_eq!(world.on(&mut call, CallEvent::Cancelled(OtherWaiters::Waiting)), NextStep::Stay, "{name}");
-        assert_eq!(world.on(&mut call, CallEvent::Cancelled(OtherWaiters::None)), NextStep::CancelUpstream, "{name}");
-        assert_eq!(world.on(&mut call, CallEvent::Cancelled(OtherWaiters::None)), NextStep::Stay, "{name}: once");
+        assert_eq!(
+            world.on(&mut call, CallEvent::Cancelled(OtherWaiters::Waiting)),
+            NextStep::Stay,
+            "{name}"
+        );
+        assert_eq!(
+            world.on(&mut call, CallEvent::Cancelled(OtherWaiters::None)),
+            NextStep::CancelUpstream,
+            "{name}"
+        );
+        assert_eq!(
+            world.on(&mut call, CallEvent::Cancelled(OtherWaiters::None)),
+            NextStep::Stay,
+            "{name}: once"
+        );
         // The tool was asked to stop, so no new attempt starts.
         finished(world.on(&mut call, CallEvent::Ran(busy(Duration::ZERO))));
         assert_eq!((world.runs, world.store.state()), (1, "none"), "{name}");

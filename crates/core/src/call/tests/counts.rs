@@ -4,13 +4,18 @@ use std::num::NonZeroU32;
 
 use super::*;
 use crate::classify::FaultNature;
-use crate::guard::{GuardedResult, GuardLayer};
+use crate::guard::{GuardLayer, GuardedResult};
 use crate::policy::{RateLimit, RepeatedSuccessPolicy};
 use crate::rehearse::{RecordedAttempt, RecordedFailureKind};
 use crate::trust::TrustState;
 
 /// Returns the state of a guard after exactly these events, all of them now.
-fn guard_after(world: &CallTestWorld, request: &CallRequest, policy: &ToolPolicy, hears: &[GuardTestEvent]) -> String {
+fn guard_after(
+    world: &CallTestWorld,
+    request: &CallRequest,
+    policy: &ToolPolicy,
+    hears: &[GuardTestEvent],
+) -> String {
     let mut guard = LoopGuard::default();
     let call = GuardedCall { tool: &request.tool, arguments: request.digest, turn: None };
     for heard in hears {
@@ -190,7 +195,8 @@ fn a_dangerous_command_that_never_ran_costs_no_trust() {
 #[test]
 fn failures_of_calls_that_were_under_way_when_trust_was_lost_do_not_block_the_tool() {
     let mut policy = policy(ToolClass::Idempotent);
-    (policy.modes.breaker, policy.modes.guard, policy.modes.retry) = (EnforcementMode::Off, EnforcementMode::Off, EnforcementMode::Off);
+    (policy.modes.breaker, policy.modes.guard, policy.modes.retry) =
+        (EnforcementMode::Off, EnforcementMode::Off, EnforcementMode::Off);
     let mut world = CallTestWorld::new();
     let calls: Vec<_> = (0..20)
         .map(|number| world.begin(from_envelope(&keyed(&number.to_string()), &policy), &policy).0)
@@ -232,7 +238,8 @@ fn an_approval_that_was_spent_is_good_for_the_claim_that_is_made_again() {
 fn a_breaker_change_is_reported_and_a_probe_only_if_there_was_one() {
     let mut policy = policy(ToolClass::Mutating);
     policy.breaker.consecutive = NonZeroU32::new(1);
-    let changes = |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::BreakerChanged { .. }));
+    let changes =
+        |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::BreakerChanged { .. }));
     let moves = |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::ProbeMoved { .. }));
     let mut world = CallTestWorld::new();
     world.drive(from_envelope(&keyed("a"), &policy), &policy, &at_once(paid()));
@@ -272,7 +279,8 @@ fn a_cut_attempt_has_ended_when_its_end_was_seen() {
     let request = CallRequest { end: AttemptEndVisibility::Visible, ..keyless(&policy) };
     let (mut call, _) = world.begin(request, &policy);
     world.wake(&mut call);
-    let ended = |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::AttemptEnded { .. }));
+    let ended =
+        |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::AttemptEnded { .. }));
     assert_eq!((ended(&world), call.attempts().len()), (0, 0));
     world.on(&mut call, CallEvent::Settled);
     assert_eq!((ended(&world), call.attempts().len(), call.outcomes().len()), (1, 1, 1));

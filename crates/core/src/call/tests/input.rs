@@ -17,7 +17,11 @@ fn a_question_is_given_to_its_caller_and_the_claim_is_given_back() {
         let mut world = CallTestWorld::new();
         let result = world.drive(request(&policy), &policy, &at_once(asks()));
         assert_eq!(result.ended, Ok(answer("which account?")), "{class:?}");
-        assert_eq!((result.stage, result.recorded), (ResultStage::InputRequired, RecordStatus::NotAsked), "{class:?}");
+        assert_eq!(
+            (result.stage, result.recorded),
+            (ResultStage::InputRequired, RecordStatus::NotAsked),
+            "{class:?}"
+        );
         assert_eq!(result.receipt, None, "nothing that could be delivered is stored");
         assert_eq!(world.steps, ["Claim", "Run", "Release", "Finish"], "{class:?}");
         assert_eq!(world.store.state(), "none", "{class:?}");
@@ -69,7 +73,8 @@ fn a_question_is_a_good_answer_for_the_breaker() {
 fn a_question_is_neither_a_success_nor_a_failure_for_the_guard() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
-    let trips = |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::GuardTripped { .. }));
+    let trips =
+        |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::GuardTripped { .. }));
     for _ in 0..8 {
         let result = world.drive(request(&policy), &policy, &at_once(asks()));
         assert_eq!(result.remarks, []);
@@ -94,7 +99,11 @@ fn a_question_says_nothing_about_trust_even_where_the_command_is_dangerous() {
     world.drive(request.clone(), &policy, &at_once(asks()));
     assert_eq!(world.count(|notice| matches!(notice, CallNotice::TrustChanged(_))), 0);
     world.drive(request, &policy, &at_once(paid()));
-    assert_ne!(world.count(|notice| matches!(notice, CallNotice::TrustChanged(_))), 0, "when it ran, it counts");
+    assert_ne!(
+        world.count(|notice| matches!(notice, CallNotice::TrustChanged(_))),
+        0,
+        "when it ran, it counts"
+    );
 }
 
 /// The call was approved, and the tool asks for input first: the approver is not asked again.

@@ -9,7 +9,12 @@ use crate::json::{JsonDocument, JsonLimits, JsonValue};
 use crate::key::{KeyInputs, computed_key, explicit_key, separate_key};
 use crate::policy::{ComputedKeyPolicy, KeyConflictPolicy, KeyScope};
 
-fn of(envelope: &Json, policy: &ToolPolicy, hook_key: Option<&str>, input_schema: Option<JsonValue<'_>>) -> CallRequest {
+fn of(
+    envelope: &Json,
+    policy: &ToolPolicy,
+    hook_key: Option<&str>,
+    input_schema: Option<JsonValue<'_>>,
+) -> CallRequest {
     let envelope = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Keep).unwrap();
     let (run, process) = (RunId("run-1".into()), process());
     let channel = ApprovalChannel::Interactive;
@@ -133,13 +138,16 @@ fn taken_in(
 
 #[test]
 fn a_call_without_a_key_is_found_by_its_call_id_and_by_equal_arguments_as_far_as_they_may_be_used() {
-    use EqualCallPolicy::{Separate, Joined, JoinedIfRepeatable};
+    use EqualCallPolicy::{Joined, JoinedIfRepeatable, Separate};
     let unique = CallId::Unique(ToolCallId::new("toolu_1").unwrap());
     let mut policy = policy(ToolClass::Mutating);
     let plain = |policy: &ToolPolicy, equal, id| taken_in(&json!({}), policy, equal, id);
-    let Deduplication::Joined(RecordAddress::Keyless { run, index }) = plain(&policy, Joined, None) else { panic!() };
+    let Deduplication::Joined(RecordAddress::Keyless { run, index }) = plain(&policy, Joined, None) else {
+        panic!()
+    };
     assert_eq!(run.home(), index.home(), "one store operation touches both");
-    let Deduplication::Joined(RecordAddress::CallId { id, index: same }) = plain(&policy, Joined, Some(&unique))
+    let Deduplication::Joined(RecordAddress::CallId { id, index: same }) =
+        plain(&policy, Joined, Some(&unique))
     else {
         panic!()
     };
@@ -153,7 +161,10 @@ fn a_call_without_a_key_is_found_by_its_call_id_and_by_equal_arguments_as_far_as
     for class in [ToolClass::ReadOnly, ToolClass::Idempotent] {
         let harmless = ToolPolicy { class, ..policy.clone() };
         let found = plain(&harmless, JoinedIfRepeatable, None);
-        assert!(matches!(found, Deduplication::Joined(RecordAddress::Keyless { .. })), "{class:?}: {found:?}");
+        assert!(
+            matches!(found, Deduplication::Joined(RecordAddress::Keyless { .. })),
+            "{class:?}: {found:?}"
+        );
     }
     policy.dedupe.computed_keys = ComputedKeyPolicy::Never;
     assert_eq!(plain(&policy, Joined, None), Deduplication::Allowed);
@@ -178,7 +189,8 @@ fn a_call_id_is_known_in_every_conversation_or_in_one() {
     let policy = policy(ToolClass::Mutating);
     let found = |id: &CallId, session: &str| {
         let changes = json!({ "target": { "sessionKey": session } });
-        let Deduplication::Joined(address) = taken_in(&changes, &policy, EqualCallPolicy::Joined, Some(id)) else {
+        let Deduplication::Joined(address) = taken_in(&changes, &policy, EqualCallPolicy::Joined, Some(id))
+        else {
             panic!()
         };
         address.own()
@@ -294,11 +306,12 @@ fn arguments_are_held_against_the_schema_only_where_that_is_enforced() {
 
 #[test]
 fn parameters_that_are_no_json_make_no_request() {
-    let mut envelope = CallEnvelope::parse(envelope().to_string().as_bytes(), UnknownFieldPolicy::Keep).unwrap();
+    let mut envelope =
+        CallEnvelope::parse(envelope().to_string().as_bytes(), UnknownFieldPolicy::Keep).unwrap();
     envelope.payload.params = RawJson::from_trusted("{\"a\":");
     let (run, process) = (RunId("run-1".into()), process());
-    let error =
-        CallRequest::from_envelope(&envelope, &policy(ToolClass::Unknown), intake(&process, &run)).unwrap_err();
+    let error = CallRequest::from_envelope(&envelope, &policy(ToolClass::Unknown), intake(&process, &run))
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "the arguments at line 1, column 6: expected a value, found the end of the text"
@@ -357,7 +370,12 @@ fn an_envelope_says_why_there_is_no_answer_and_what_the_guard_adds() {
     result.recorded = RecordStatus::No;
     result.took = 1500 * MS;
     result.breaker = Some(breaker::State::Open);
-    result.retries.push(RetriedAttempt { attempt: 1, latency: 20 * MS, delay: 200 * MS, reason: "http.503".into() });
+    result.retries.push(RetriedAttempt {
+        attempt: 1,
+        latency: 20 * MS,
+        delay: 200 * MS,
+        reason: "http.503".into(),
+    });
     assert_eq!(
         serde_json::to_value(result.to_envelope(&request)).unwrap(),
         json!({
@@ -408,8 +426,8 @@ fn an_answer_from_elsewhere_says_so() {
     assert_eq!(name_of(&step), "Follow");
     let first = finished(world.on(&mut leader, CallEvent::Ran(paid())));
     world.pass(40 * MS);
-    let followed =
-        finished(world.on(&mut follower, CallEvent::Woke(WakeReason::Changed))).to_envelope(follower.request());
+    let followed = finished(world.on(&mut follower, CallEvent::Woke(WakeReason::Changed)))
+        .to_envelope(follower.request());
     let replayed = world.post(&keyed("k"), &policy, &[]);
     assert_eq!(first.to_envelope(leader.request()).cache, None);
     for (envelope, matched) in [(followed, CacheMatch::Inflight), (replayed, CacheMatch::Completed)] {
@@ -446,7 +464,8 @@ fn the_next_round_of_a_call_that_asked_for_input_is_another_call_and_no_conflict
     let made = |changes: &Json, continuation| {
         let envelope =
             CallEnvelope::parse(envelope_with(changes).to_string().as_bytes(), UnknownFieldPolicy::Keep);
-        let intake = IntakeContext { continuation, equal_calls: EqualCallPolicy::Joined, ..intake(&process, &run) };
+        let intake =
+            IntakeContext { continuation, equal_calls: EqualCallPolicy::Joined, ..intake(&process, &run) };
         CallRequest::from_envelope(&envelope.unwrap(), &policy, intake).unwrap()
     };
     let brought = Some(Digest::of(b"{\"answer\":1}"));

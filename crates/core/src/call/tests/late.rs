@@ -57,7 +57,11 @@ fn a_deadline_cut_keeps_its_code_whatever_else_stops_the_call() {
         ("no attempt is left", once, timed_out()),
         ("retries are off", |policy| policy.modes.retry = EnforcementMode::Off, timed_out()),
         ("retries are in shadow", |policy| policy.modes.retry = EnforcementMode::Shadow, timed_out()),
-        ("it counts as stuck", |policy| policy.time.silence = crate::policy::SilencePolicy::Stuck, timed_out()),
+        (
+            "it counts as stuck",
+            |policy| policy.time.silence = crate::policy::SilencePolicy::Stuck,
+            timed_out(),
+        ),
         ("it was never sent", once, not_sent()),
     ] {
         let mut policy = policy(ToolClass::Idempotent);

@@ -43,14 +43,14 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::approval::{ApprovalChannel, ApprovalDecision, Grantor, SpendVerdict};
-use crate::classify::{AttemptFault, RetryAfter, FaultSource, TransportError};
+use crate::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 use crate::dedupe::{
-    RecordAbsence, SettleStatus, IndexUpdate, LeaseOwnerState, UnknownOutcomeReason, ProcessIdentity, DedupeState, MemoryRecords, RunId, SaveVerdict,
-    UnknownOutcome, UnknownOutcomeStatus, RecordWrite,
+    DedupeState, IndexUpdate, LeaseOwnerState, MemoryRecords, ProcessIdentity, RecordAbsence, RecordWrite,
+    RunId, SaveVerdict, SettleStatus, UnknownOutcome, UnknownOutcomeReason, UnknownOutcomeStatus,
 };
 use crate::envelope::{CallEnvelope, ResultEnvelope, UnknownFieldPolicy};
 use crate::id::{ActorId, Digest, SessionKey};
-use crate::output::{ToolOutput, RawJson};
+use crate::output::{RawJson, ToolOutput};
 use crate::policy::{PolicyProfile, Ratio};
 
 const START: Timestamp = Timestamp::from_millis(1_762_300_800_000);
@@ -173,7 +173,10 @@ impl CallTestWorld {
         }
     }
 
-    fn shared<R>(&mut self, act: impl FnOnce(&mut CallMechanisms<'_>, Timestamp, &mut Vec<CallNotice>) -> R) -> R {
+    fn shared<R>(
+        &mut self,
+        act: impl FnOnce(&mut CallMechanisms<'_>, Timestamp, &mut Vec<CallNotice>) -> R,
+    ) -> R {
         let mut shared = CallMechanisms {
             breaker: &mut self.breaker,
             dependency: self.dependency.as_mut(),
@@ -250,7 +253,9 @@ impl CallTestWorld {
         let now = self.now;
         let event = match step {
             NextStep::Claim(claim) => CallEvent::Claimed(self.store.claim(claim, now)),
-            NextStep::Spend { grant, owner } => CallEvent::Spent(self.approvals.spend(*grant, owner.digest(), now)),
+            NextStep::Spend { grant, owner } => {
+                CallEvent::Spent(self.approvals.spend(*grant, owner.digest(), now))
+            }
             NextStep::Start { key, owner } => {
                 let verdict = self.store.records.start(key, owner, now);
                 self.store.count_writes();
@@ -304,7 +309,12 @@ impl CallTestWorld {
 
     /// Drives a call to its end. Each attempt has a duration and an outcome. After the end of the script the last one
     /// repeats.
-    fn drive(&mut self, request: CallRequest, policy: &ToolPolicy, script: &[(Duration, AttemptReport)]) -> CallResult {
+    fn drive(
+        &mut self,
+        request: CallRequest,
+        policy: &ToolPolicy,
+        script: &[(Duration, AttemptReport)],
+    ) -> CallResult {
         let (mut call, mut step) = self.begin(request, policy);
         let mut script = script.iter();
         let mut last = None;
@@ -324,7 +334,12 @@ impl CallTestWorld {
     }
 
     /// The same, from envelope to envelope.
-    fn post(&mut self, envelope: &Json, policy: &ToolPolicy, script: &[(Duration, AttemptReport)]) -> ResultEnvelope {
+    fn post(
+        &mut self,
+        envelope: &Json,
+        policy: &ToolPolicy,
+        script: &[(Duration, AttemptReport)],
+    ) -> ResultEnvelope {
         let request = from_envelope(envelope, policy);
         self.drive(request.clone(), policy, script).to_envelope(&request)
     }
@@ -337,7 +352,9 @@ impl CallTestWorld {
     }
 
     fn blocked(&self, by: Code) -> bool {
-        self.notices.iter().any(|notice| matches!(notice, CallNotice::CallBlocked { code, .. } if *code == by))
+        self.notices
+            .iter()
+            .any(|notice| matches!(notice, CallNotice::CallBlocked { code, .. } if *code == by))
     }
 
     fn has(&self, wanted: &CallNotice) -> bool {
@@ -441,7 +458,8 @@ fn from_envelope_on(envelope: &Json, policy: &ToolPolicy, channel: ApprovalChann
     let envelope = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Keep).unwrap();
     let run = RunId("run".into());
     let process = process();
-    CallRequest::from_envelope(&envelope, policy, IntakeContext { channel, ..intake(&process, &run) }).unwrap()
+    CallRequest::from_envelope(&envelope, policy, IntakeContext { channel, ..intake(&process, &run) })
+        .unwrap()
 }
 
 /// Returns the facts of a surface that knows nothing more.

@@ -19,7 +19,12 @@ fn looping(world: &mut CallTestWorld, request: &CallRequest, policy: &ToolPolicy
     for _ in 0..3 {
         let call = GuardedCall { tool: &request.tool, arguments: request.digest, turn: None };
         world.guard.begin(&policy.guard, call, world.now);
-        world.guard.end(&policy.guard, call, GuardedResult::Failure { message: "no", mistake: None }, world.now);
+        world.guard.end(
+            &policy.guard,
+            call,
+            GuardedResult::Failure { message: "no", mistake: None },
+            world.now,
+        );
     }
 }
 
@@ -58,7 +63,10 @@ fn off_makes_changes_delays_refuses_records_and_retries_nothing() {
                 }
                 (ended, outcome) => panic!("{outcome:?} became {ended:?}"),
             }
-            assert_eq!((result.attempts, result.recorded, result.remarks), (1, RecordStatus::NotAsked, vec![]));
+            assert_eq!(
+                (result.attempts, result.recorded, result.remarks),
+                (1, RecordStatus::NotAsked, vec![])
+            );
             assert_eq!((world.store.writes, kept), (0, vec![]));
             assert_eq!(
                 format!("{:?}{:?}{:?}{:?}", world.breaker, world.guard, world.trust, world.limiter),
@@ -109,12 +117,17 @@ fn dedupe_in_shadow_lets_a_failing_store_and_a_lost_fence_change_nothing() {
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
     world.renewed(&mut call, RenewVerdict::Lost);
-    assert_eq!(name_of(&world.on(&mut call, CallEvent::Ran(not_sent()))), "Wait", "it is retried all the same");
+    assert_eq!(
+        name_of(&world.on(&mut call, CallEvent::Ran(not_sent()))),
+        "Wait",
+        "it is retried all the same"
+    );
     assert_eq!(name_of(&world.wake(&mut call)), "Run");
 
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
-    let (mut call, _) = world.begin(from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive), &policy);
+    let (mut call, _) =
+        world.begin(from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive), &policy);
     world.store.faults = [Some(StoreFault::NotDone)].into();
     let step = world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None)));
     assert_eq!(name_of(&step), "Run", "a start that could not be written refuses nothing");
@@ -199,9 +212,10 @@ fn dedupe_in_shadow_drops_a_record_that_is_another_s_or_was_declared_unknown() {
 #[test]
 fn a_remark_of_the_guard_in_shadow_is_reported() {
     use crate::guard::GuardLayer;
-    for (mode, shadowed, tripped) in
-        [(EnforcementMode::Enforce, vec![], 1), (EnforcementMode::Shadow, vec![ShadowDecision::Remarked(GuardLayer::Loop)], 0)]
-    {
+    for (mode, shadowed, tripped) in [
+        (EnforcementMode::Enforce, vec![], 1),
+        (EnforcementMode::Shadow, vec![ShadowDecision::Remarked(GuardLayer::Loop)], 0),
+    ] {
         let mut policy = policy(ToolClass::Mutating);
         policy.modes.guard = mode;
         let mut world = CallTestWorld::new();
@@ -274,7 +288,10 @@ fn dedupe_in_shadow_never_passes_on_the_run_of_an_owner_that_is_gone() {
 
 #[test]
 fn dedupe_in_shadow_never_answers_that_the_call_still_runs() {
-    for modes in [MechanismModes::all(EnforcementMode::Shadow), MechanismModes { dedupe: EnforcementMode::Shadow, ..MechanismModes::all(EnforcementMode::Enforce) }] {
+    for modes in [
+        MechanismModes::all(EnforcementMode::Shadow),
+        MechanismModes { dedupe: EnforcementMode::Shadow, ..MechanismModes::all(EnforcementMode::Enforce) },
+    ] {
         let mut policy = policy(ToolClass::Mutating);
         policy.modes = modes;
         policy.time.answer_by = Some(policy.time.attempt / 2);
@@ -367,7 +384,11 @@ fn in_shadow_an_abandoned_call_is_ended_as_in_enforce() {
             assert_eq!((call.wake_at(), would_have(&world)), (None, vec![ShadowDecision::Cut]));
         }
         world.on(&mut call, CallEvent::Disconnected(OtherWaiters::None));
-        assert_eq!(world.wake(&mut call), NextStep::Cut(CutReason::Silent(policy.time.attempt)), "{told_first}");
+        assert_eq!(
+            world.wake(&mut call),
+            NextStep::Cut(CutReason::Silent(policy.time.attempt)),
+            "{told_first}"
+        );
         finished(world.on(&mut call, CallEvent::Ran(timed_out())));
         assert_eq!(world.limiter.in_flight(), 0, "{told_first}: its place is free");
     }
@@ -381,7 +402,10 @@ fn with_everything_off_a_call_goes_with_its_caller() {
         let mut world = CallTestWorld::new();
         let (mut call, step) = world.begin(request(&policy), &policy);
         assert_eq!((name_of(&step), call.wake_at()), ("Run", None), "nothing else would end it");
-        assert_eq!(world.on(&mut call, CallEvent::Disconnected(OtherWaiters::None)), NextStep::Cut(CutReason::Cancelled));
+        assert_eq!(
+            world.on(&mut call, CallEvent::Disconnected(OtherWaiters::None)),
+            NextStep::Cut(CutReason::Cancelled)
+        );
         assert_eq!(code(&finished(world.on(&mut call, CallEvent::Ran(timed_out())))), Some(Code::Cancelled));
 
         // With any mechanism on, a disconnect does not end an attempt that has started.
@@ -394,7 +418,8 @@ fn with_everything_off_a_call_goes_with_its_caller() {
 #[test]
 fn the_guard_in_shadow_counts_what_the_tool_said_and_not_what_it_would_have_refused() {
     let mut policy = policy(ToolClass::Idempotent);
-    policy.modes = MechanismModes { guard: EnforcementMode::Shadow, ..MechanismModes::all(EnforcementMode::Off) };
+    policy.modes =
+        MechanismModes { guard: EnforcementMode::Shadow, ..MechanismModes::all(EnforcementMode::Off) };
     let mut world = CallTestWorld::new();
     looping(&mut world, &request(&policy), &policy);
     assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::guard::{GuardedResult, GuardLayer};
+use crate::guard::{GuardLayer, GuardedResult};
 use crate::key::KeyTemplate;
 use crate::policy::BudgetPolicy;
 
@@ -259,7 +259,9 @@ fn leads_to(policy: &ToolPolicy, request: CallRequest, outcome: AttemptReport) -
         (NextStep::Wait, "inflight") => "retry",
         // The tool answered: a waiting caller is answered when the work that it may have passed on is over.
         (NextStep::Wait, "unknown") => "unknown",
-        (NextStep::Finish { result, .. }, "unknown") if code(&result) == Some(Code::OutcomeUnknown) => "unknown",
+        (NextStep::Finish { result, .. }, "unknown") if code(&result) == Some(Code::OutcomeUnknown) => {
+            "unknown"
+        }
         (NextStep::Finish { .. }, "none") => "release",
         (NextStep::Finish { .. }, "failed") => "save",
         (step, state) => panic!("{step:?}, and the record is {state}"),

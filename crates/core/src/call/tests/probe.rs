@@ -1,7 +1,7 @@
 //! One probe for all processes that share a breaker: it is recorded in the store before it is sent.
 
 use super::*;
-use crate::breaker::{State as Circuit, BreakerVerdict};
+use crate::breaker::{BreakerVerdict, State as Circuit};
 use crate::policy::RateLimit;
 
 /// Opens the breaker so long ago that the next call is its probe.
@@ -164,7 +164,8 @@ fn a_probe_that_decides_nothing_reports_its_place_as_free() {
     let mut elsewhere = CircuitBreaker::numbered_from(2_000);
     elsewhere.adopt(&world.breaker.snapshot(), world.now);
     let (second, _) = elsewhere.admit(&policy.breaker, world.now).unwrap();
-    let closed = elsewhere.record(&policy.breaker, second, BreakerVerdict::Success { took: SECOND }, world.now);
+    let closed =
+        elsewhere.record(&policy.breaker, second, BreakerVerdict::Success { took: SECOND }, world.now);
     assert_eq!(closed.unwrap().to, Circuit::Closed, "the two good probes count together");
 }
 

@@ -3,9 +3,9 @@
 
 use super::*;
 use crate::code::CallStatus;
-use crate::envelope::{ErrorBody, CacheMatch};
+use crate::envelope::{CacheMatch, ErrorBody};
 use crate::id::TurnId;
-use crate::policy::{KeyConflictPolicy, Jitter};
+use crate::policy::{Jitter, KeyConflictPolicy};
 
 fn success(result: &ResultEnvelope) -> bool {
     result.status == CallStatus::Success && result.error.is_none()
@@ -22,7 +22,8 @@ fn tr_1_a_malformed_envelope_runs_nothing_records_nothing_and_is_final() {
     for (field, value) in [("toolName", json!(null)), ("contractVersion", json!("9.9"))] {
         let mut envelope = keyed("k");
         envelope[field] = value;
-        let wrong = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Keep).unwrap_err();
+        let wrong =
+            CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Keep).unwrap_err();
         let body = ErrorBody::from(&wrong);
         assert!(body.terminal && !body.retriable, "{body:?}");
         assert!(body.message.contains(field), "{}", body.message);
@@ -46,7 +47,8 @@ fn tr_2_a_duplicate_in_flight_waits_and_runs_nothing() {
     assert_eq!(name_of(&step), "Follow");
     world.pass(4 * SECOND);
     assert!(finished(world.on(&mut first, CallEvent::Ran(paid()))).ended.is_ok());
-    let result = finished(world.on(&mut second, CallEvent::Woke(WakeReason::Changed))).to_envelope(second.request());
+    let result =
+        finished(world.on(&mut second, CallEvent::Woke(WakeReason::Changed))).to_envelope(second.request());
     assert!(success(&result) && result.from_cache);
     assert_eq!(result.cache.unwrap().matched_on, CacheMatch::Inflight);
     assert_eq!((result.output, result.duration_ms, world.runs), (Some(answer("paid")), 4000, 1));
@@ -137,7 +139,8 @@ fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
 fn tr_6_a_400_is_final_after_one_attempt() {
     let policy = policy(ToolClass::Unknown);
     let mut world = CallTestWorld::new();
-    let said = ToolOutput { content: RawJson::from_trusted(r#"{"detail":"no such account"}"#), metadata: None };
+    let said =
+        ToolOutput { content: RawJson::from_trusted(r#"{"detail":"no such account"}"#), metadata: None };
     let fault = AttemptFault::new(FaultSource::Http { status: 400 }, "bad request");
     let refusal = AttemptReport::Failure { fault, output: Some(said.clone()) };
     let result = world.post(&keyed("k"), &policy, &at_once(refusal));

@@ -21,7 +21,10 @@ fn died() -> AttemptReport {
 }
 
 fn is_error(words: &str) -> AttemptReport {
-    AttemptReport::Failure { fault: AttemptFault::new(FaultSource::IsError, words), output: Some(answer(words)) }
+    AttemptReport::Failure {
+        fault: AttemptFault::new(FaultSource::IsError, words),
+        output: Some(answer(words)),
+    }
 }
 
 fn told(result: &CallResult) -> &CallFailure {
@@ -168,7 +171,11 @@ fn an_idempotent_call_that_answers_our_cut_is_tried_again() {
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
     assert!(matches!(world.wake(&mut call), NextStep::Cut(CutReason::Silent(_))));
-    assert_eq!(name_of(&world.on(&mut call, CallEvent::Ran(is_error("cancelled")))), "Wait", "it is tried again");
+    assert_eq!(
+        name_of(&world.on(&mut call, CallEvent::Ran(is_error("cancelled")))),
+        "Wait",
+        "it is tried again"
+    );
     assert_eq!(world.store.state(), "inflight", "nothing of that is kept");
 }
 
@@ -414,7 +421,8 @@ fn a_call_cut_before_it_could_be_sent_is_reported_as_unsent_and_released() {
     assert_eq!(world.wake(&mut call), NextStep::CancelUpstream);
     let unsent = FaultSource::Transport { error: TransportError::ConnectionClosed, written: false };
     let fault = AttemptFault::new(unsent, "its server was not ready");
-    let result = finished(world.on(&mut call, CallEvent::Ran(AttemptReport::Failure { fault, output: None })));
+    let result =
+        finished(world.on(&mut call, CallEvent::Ran(AttemptReport::Failure { fault, output: None })));
     assert_eq!(code(&result), Some(Code::UpstreamUnavailable));
     assert_eq!(
         message(&result),
@@ -432,7 +440,8 @@ fn a_call_is_not_reported_as_sent_while_it_may_still_be_unsent() {
     assert_eq!(world.wake(&mut call), NextStep::CancelUpstream);
     let unsent = FaultSource::Transport { error: TransportError::ConnectionClosed, written: false };
     let fault = AttemptFault::new(unsent, "its server was not ready");
-    let result = finished(world.on(&mut call, CallEvent::Ran(AttemptReport::Failure { fault, output: None })));
+    let result =
+        finished(world.on(&mut call, CallEvent::Ran(AttemptReport::Failure { fault, output: None })));
     assert!(message(&result).contains("Nothing was sent"), "{}", message(&result));
 }
 

@@ -71,7 +71,10 @@ fn a_refusal_without_a_lookup_says_so_if_a_result_may_exist() {
         down(&mut world, 1, StoreFault::NotDone);
         let (_, step) = world.begin(request, &policy);
         assert_eq!(code(&finished(step)), Some(expected), "{class:?}, keyless: {keyless}");
-        assert_eq!(world.has(&CallNotice::StoreFailed { continues: false }), expected == Code::StoreUnavailable);
+        assert_eq!(
+            world.has(&CallNotice::StoreFailed { continues: false }),
+            expected == Code::StoreUnavailable
+        );
     }
 }
 
@@ -292,7 +295,8 @@ fn a_start_that_cannot_be_written_starts_nothing() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
-    let (mut call, _) = world.begin(from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive), &policy);
+    let (mut call, _) =
+        world.begin(from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive), &policy);
     world.store.faults = [Some(StoreFault::Unanswered), None].into();
     let result = finished(world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None))));
     assert_eq!((code(&result), world.runs, world.store.state()), (Some(Code::StoreUnavailable), 0, "none"));
@@ -493,7 +497,8 @@ fn a_renewal_of_an_earlier_claim_says_nothing_about_this_one() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
-    let (mut call, _) = world.begin(from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive), &policy);
+    let (mut call, _) =
+        world.begin(from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive), &policy);
     let first = call.record().unwrap().owner.clone();
     world.store.records = MemoryRecords::default();
     assert_eq!(name_of(&world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None)))), "Ask");
@@ -528,7 +533,8 @@ fn a_claim_that_was_lost_and_made_again_is_the_call_s_own() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
-    let (mut call, _) = world.begin(from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive), &policy);
+    let (mut call, _) =
+        world.begin(from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive), &policy);
     world.store.records = MemoryRecords::default();
     assert_eq!(world.renewed(&mut call, RenewVerdict::Lost), NextStep::Stay, "approval is still pending");
     assert_eq!(name_of(&world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None)))), "Ask");

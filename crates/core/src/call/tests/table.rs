@@ -258,8 +258,9 @@ fn in_state(state: &str) -> (CallTestWorld, Call) {
 }
 
 fn event(name: &str, world: &CallTestWorld, call: &Call) -> CallEvent {
-    let claim =
-        call.claim(ClaimIntent::Take { started: !name.ends_with("not started") }, ClaimRole::Fresh, world.now).unwrap();
+    let claim = call
+        .claim(ClaimIntent::Take { started: !name.ends_with("not started") }, ClaimRole::Fresh, world.now)
+        .unwrap();
     let mine = decide_claim(&claim, FoundRecords::default(), &LocalKnowledge::default(), world.now).verdict;
     let ClaimVerdict::Acquired(record) = mine.clone() else { panic!("a claim that finds nothing is mine") };
     let replay = crate::dedupe::ReplayedResult {
@@ -300,7 +301,9 @@ fn event(name: &str, world: &CallTestWorld, call: &Call) -> CallEvent {
         "Answered granted" => CallEvent::Answered(ApprovalOutcome::Granted(Some(GrantId(1)))),
         "Answered denied" => CallEvent::Answered(ApprovalOutcome::Denied),
         "Answered nobody" => CallEvent::Answered(ApprovalOutcome::Unreachable),
-        "Answered by asking the caller" => CallEvent::Answered(ApprovalOutcome::PutToCaller(answer("may it run?"))),
+        "Answered by asking the caller" => {
+            CallEvent::Answered(ApprovalOutcome::PutToCaller(answer("may it run?")))
+        }
         "Spent" => CallEvent::Spent(SpendVerdict::Spent),
         "Spent already mine" => CallEvent::Spent(SpendVerdict::AlreadyMine),
         "Spent holds" => CallEvent::Spent(SpendVerdict::Holds),

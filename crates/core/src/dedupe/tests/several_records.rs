@@ -34,7 +34,9 @@ fn a_repeated_failed_dispatch_gets_no_result_delivered_elsewhere() {
     let overlapped = LocalKnowledge { overlapped: vec![arrived.owner.clone()], ..LocalKnowledge::default() };
     let decision = decide_claim(&claim(ClaimTestColumn::CallId), found, &overlapped, NOW);
     assert_eq!(name(&decision), "mine");
-    let RecordWrite::Put { record: written, remove, .. } = decision.write else { panic!("{:?}", decision.write) };
+    let RecordWrite::Put { record: written, remove, .. } = decision.write else {
+        panic!("{:?}", decision.write)
+    };
     assert_eq!(
         (written.key, remove),
         (failed.key, vec![arrived.key]),
@@ -72,14 +74,18 @@ fn a_waiter_keeps_its_record_while_it_runs_or_has_ended() {
 fn a_waiter_whose_record_is_gone_finds_its_own_before_an_equal_one() {
     let own = record(ClaimTestColumn::CallId, DedupeState::Done(Some(output())));
     let equal = equal_run(DedupeState::Inflight);
-    let waiter = Claim { role: ClaimRole::Waiter { followed: key("gone") }, ..claim(ClaimTestColumn::CallId) };
+    let waiter =
+        Claim { role: ClaimRole::Waiter { followed: key("gone") }, ..claim(ClaimTestColumn::CallId) };
     let verdict = |own: &DedupeRecord| {
         let found = FoundRecords { own: seen(own), indexed: seen(&equal), followed: None };
         decide_claim(&waiter, found, &LocalKnowledge::default(), NOW).verdict
     };
     assert!(matches!(verdict(&own), ClaimVerdict::Replay(replay) if replay.receipt == own.receipt()));
-    let lapsed =
-        DedupeRecord { lease: Lease::Until(NOW), started: false, ..record(ClaimTestColumn::CallId, DedupeState::Inflight) };
+    let lapsed = DedupeRecord {
+        lease: Lease::Until(NOW),
+        started: false,
+        ..record(ClaimTestColumn::CallId, DedupeState::Inflight)
+    };
     assert_eq!(verdict(&lapsed), ClaimVerdict::Follow(equal.key), "of all who waited one runs");
 }
 
@@ -87,12 +93,14 @@ fn a_waiter_whose_record_is_gone_finds_its_own_before_an_equal_one() {
 fn a_call_runs_again_by_itself_only_where_the_index_leads_to_the_record() {
     let runs_in = |claim: &Claim, record: &DedupeRecord| {
         let found = FoundRecords { own: seen(record), ..FoundRecords::default() };
-        let ClaimVerdict::Unknown(told) = decide_claim(claim, found, &LocalKnowledge::default(), NOW).verdict else {
+        let ClaimVerdict::Unknown(told) = decide_claim(claim, found, &LocalKnowledge::default(), NOW).verdict
+        else {
             panic!("{record:?}")
         };
         told.runs_in
     };
-    let (with, without) = (record(ClaimTestColumn::CallId, settled()), record(ClaimTestColumn::Explicit, settled()));
+    let (with, without) =
+        (record(ClaimTestColumn::CallId, settled()), record(ClaimTestColumn::Explicit, settled()));
     assert_eq!(runs_in(&claim(ClaimTestColumn::CallId), &with), Some(10 * SECOND));
     assert_eq!(runs_in(&claim(ClaimTestColumn::CallId), &without), None);
     assert_eq!(runs_in(&claim(ClaimTestColumn::Explicit), &with), None);

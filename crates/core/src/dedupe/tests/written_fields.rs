@@ -50,7 +50,8 @@ fn a_saved_result_marks_the_record_as_started() {
 
 #[test]
 fn a_delivery_before_the_end_does_not_count_for_the_final_response() {
-    let early = DedupeRecord { delivered: Some(NOW.before(SECOND)), ..mine(settles(SettleTime::WhenOwnerReports)) };
+    let early =
+        DedupeRecord { delivered: Some(NOW.before(SECOND)), ..mine(settles(SettleTime::WhenOwnerReports)) };
     let saved = put(decide_save(&save(unknown_ending()), Some(&early), None, NOW).write);
     assert_eq!(saved.delivered, None);
 }
@@ -76,14 +77,16 @@ fn a_resolved_result_is_not_delivered() {
     let rules = DedupeRules::from(&policy());
     let told = DedupeRecord { delivered: Some(NOW.before(SECOND)), ..mine(settled()) };
     let ran =
-        put(decide_resolve(&by_hand(Resolution::Ran), Some((&told, LeaseOwnerState::Alive)), &rules, NOW).write);
+        put(decide_resolve(&by_hand(Resolution::Ran), Some((&told, LeaseOwnerState::Alive)), &rules, NOW)
+            .write);
     let (state, expires) = (DedupeState::Done(None), Some(NOW + rules.keep.done));
     assert_eq!(ran, DedupeRecord { state, delivered: None, version: 8, updated: NOW, expires, ..told });
 }
 
 #[test]
 fn an_outcome_that_becomes_unknown_is_held_by_policy_or_because_its_record_was() {
-    let lapsed = DedupeRecord { lease: Lease::Until(NOW), ..record(ClaimTestColumn::Equal, DedupeState::Inflight) };
+    let lapsed =
+        DedupeRecord { lease: Lease::Until(NOW), ..record(ClaimTestColumn::Equal, DedupeState::Inflight) };
     let forever = DedupeRecord { expires: None, ..lapsed.clone() };
     let a_day = Some(NOW + DedupePolicy::default().keep.open);
     for (found, after_unknown, expires) in [
@@ -175,7 +178,11 @@ fn the_index_goes_with_the_record_that_it_points_to_and_not_with_another() {
     assert_eq!(store.indexed(Some(key("i"))).map(|record| record.key), Some(second.key));
     store.apply(remove(&second));
     assert_eq!(store.indexed(Some(key("i"))), None);
-    store.apply(RecordWrite::Put { record: Arc::new(first.clone()), index: IndexUpdate::Keep, remove: Vec::new() });
+    store.apply(RecordWrite::Put {
+        record: Arc::new(first.clone()),
+        index: IndexUpdate::Keep,
+        remove: Vec::new(),
+    });
     assert_eq!(store.indexed(Some(key("i"))), None, "a removed record leaves no entry behind");
 }
 
@@ -198,8 +205,10 @@ fn waiters_of_written_and_removed_records_are_woken() {
 
 #[test]
 fn a_sweep_removes_expired_records_and_their_index_entries() {
-    let expired = DedupeRecord { expires: Some(NOW), ..record(ClaimTestColumn::Equal, DedupeState::Done(None)) };
-    let held = DedupeRecord { key: key("held"), expires: None, ..record(ClaimTestColumn::Explicit, settled()) };
+    let expired =
+        DedupeRecord { expires: Some(NOW), ..record(ClaimTestColumn::Equal, DedupeState::Done(None)) };
+    let held =
+        DedupeRecord { key: key("held"), expires: None, ..record(ClaimTestColumn::Explicit, settled()) };
     let mut store = stored(&[&expired, &held]);
     assert_eq!((store.len(), store.is_empty()), (2, false));
     store.sweep(NOW.before(SECOND));

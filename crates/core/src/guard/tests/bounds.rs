@@ -52,7 +52,8 @@ fn a_guard_in_use_adopts_only_a_reset_from_another_process() {
     here.guard.adopt(&there.guard.snapshot()).unwrap();
     assert_eq!(stopped(&here), 0);
 
-    let newer: GuardSnapshot = serde_json::from_str(&text.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
+    let newer: GuardSnapshot =
+        serde_json::from_str(&text.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
     assert_eq!(here.guard.adopt(&newer), Err(UnsupportedGuardSnapshot { version: 2 }));
 }
 
@@ -115,8 +116,9 @@ fn any_step() -> impl Strategy<Value = GuardTestStep> {
         GuardedResult::Failure { message: "bad", mistake: Some(ModelMistake::Arguments) },
         GuardedResult::Failure { message: "gone", mistake: Some(ModelMistake::UnknownTool) },
     ]);
-    (prop::sample::select(vec![0, 1, 30, 61, 100]), turn, tools, arguments, ending)
-        .prop_map(|(after, turn, tool, arguments, ending)| GuardTestStep { after, turn, tool, arguments, ending })
+    (prop::sample::select(vec![0, 1, 30, 61, 100]), turn, tools, arguments, ending).prop_map(
+        |(after, turn, tool, arguments, ending)| GuardTestStep { after, turn, tool, arguments, ending },
+    )
 }
 
 fn any_policy() -> impl Strategy<Value = GuardPolicy> {

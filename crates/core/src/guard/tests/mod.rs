@@ -64,7 +64,13 @@ const fn ok(tool: &'static str, arguments: &'static str) -> GuardTestStep {
 }
 
 const fn fails(tool: &'static str, arguments: &'static str, message: &'static str) -> GuardTestStep {
-    GuardTestStep { after: 1, turn: None, tool, arguments, ending: GuardedResult::Failure { message, mistake: None } }
+    GuardTestStep {
+        after: 1,
+        turn: None,
+        tool,
+        arguments,
+        ending: GuardedResult::Failure { message, mistake: None },
+    }
 }
 
 const fn malformed(tool: &'static str, arguments: &'static str, message: &'static str) -> GuardTestStep {
@@ -157,7 +163,10 @@ fn who_is_stopped_can_be_seen_and_set_free() {
     session.steps(&[fails("pay", "{}", DOWN), fails("pay", "{}", DOWN)]);
     let held = stopped(&session);
     assert_eq!(held.len(), 1);
-    assert_eq!((held[0].layer, held[0].tool.as_ref(), held[0].count), (GuardLayer::Loop, Some(&tool("pay")), 2));
+    assert_eq!(
+        (held[0].layer, held[0].tool.as_ref(), held[0].count),
+        (GuardLayer::Loop, Some(&tool("pay")), 2)
+    );
     assert_eq!((held[0].since, held[0].until), (session.now, Some(session.now + session.policy.hold)));
     for _ in 0..4 {
         session.step(malformed("read", "{}", MISSING).turn("1"));
@@ -197,7 +206,8 @@ fn repeats_and_alternations_of_a_forgotten_tool_restart_and_those_of_others_cont
     let poll = ok("poll", "{}").gives(&[1; 32]);
     let two = NonZeroU32::new(2).unwrap();
     for (forgotten, expected) in [("poll", "ran"), ("other", "ran repeated_success")] {
-        let policy = GuardPolicy { repeated_success: RepeatedSuccessPolicy::Warn(two), ..GuardPolicy::default() };
+        let policy =
+            GuardPolicy { repeated_success: RepeatedSuccessPolicy::Warn(two), ..GuardPolicy::default() };
         let mut session = GuardSession::under(policy);
         session.step(poll);
         session.guard.forget_tool(&tool(forgotten));
@@ -221,7 +231,9 @@ fn tg_2_the_fifth_failure_of_a_turn_stops_the_turn() {
     assert!(came[..4].iter().all(|came| came.short() == "ran"));
     assert_eq!(came[4].short(), "ran turn_limit");
     assert!(came[4].text().contains("[TOOL ERROR LIMIT] 5 tool calls"), "{}", came[4].text());
-    let GuardVerdict::Refused(refusal) = session.step(ok("f", "{}").turn("1")) else { panic!("a sixth call ran") };
+    let GuardVerdict::Refused(refusal) = session.step(ok("f", "{}").turn("1")) else {
+        panic!("a sixth call ran")
+    };
     assert_eq!((refusal.code, refusal.layer), (Code::ToolErrorLimit, GuardLayer::TurnLimit));
     assert!(refusal.text.contains("[TOOL ERROR LIMIT]"));
     assert!(session.step(ok("f", "{}").turn("1")).text().contains(" 6 tool calls"), "refusals count too");
@@ -518,7 +530,8 @@ fn a_try_without_a_result_does_not_lock_the_call_out() {
 #[test]
 fn d20_what_happens_while_a_try_is_in_flight() {
     let held = || {
-        let mut session = GuardSession::under(GuardPolicy { per_turn: NonZeroU32::MAX, ..GuardPolicy::default() });
+        let mut session =
+            GuardSession::under(GuardPolicy { per_turn: NonZeroU32::MAX, ..GuardPolicy::default() });
         let same = fails("same", "{}", DOWN);
         session.steps(&[same, same]);
         session
@@ -556,7 +569,12 @@ fn d20_the_limit_of_a_guessed_turn_while_calls_are_in_flight() {
     session.guard.end(&policy, call(1), GuardedResult::Success { result: None }, session.now);
     let what = "a success that was under way all along proves nothing";
     assert_eq!(session.step(ok("b", "2").after(50)).short(), "refused turn_limit", "{what}");
-    session.guard.end(&policy, call(2), GuardedResult::Failure { message: "slow", mistake: None }, session.now);
+    session.guard.end(
+        &policy,
+        call(2),
+        GuardedResult::Failure { message: "slow", mistake: None },
+        session.now,
+    );
     let what = "a failure that comes late makes it as long again";
     assert_eq!(session.step(ok("b", "2").after(59)).short(), "refused turn_limit", "{what}");
     assert_eq!(session.step(ok("b", "2").after(1)).short(), "ran");

@@ -20,7 +20,8 @@ fn two_calls_that_alternate_are_both_named() {
 #[test]
 fn a_repeated_success_is_reported_with_its_tool_and_its_count() {
     let poll = ok("poll", "{}").gives(&[1; 32]);
-    let policy = GuardPolicy { repeated_success: RepeatedSuccessPolicy::Refuse(three()), ..GuardPolicy::default() };
+    let policy =
+        GuardPolicy { repeated_success: RepeatedSuccessPolicy::Refuse(three()), ..GuardPolicy::default() };
     let mut session = GuardSession::under(policy);
     session.steps(&[poll, poll]);
     let told = session.step(poll).text();
@@ -32,7 +33,8 @@ fn a_repeated_success_is_reported_with_its_tool_and_its_count() {
 #[test]
 fn a_try_of_a_success_that_repeats_is_spent_when_it_begins() {
     let poll = ok("poll", "{}").gives(&[1; 32]);
-    let policy = GuardPolicy { repeated_success: RepeatedSuccessPolicy::Refuse(three()), ..GuardPolicy::default() };
+    let policy =
+        GuardPolicy { repeated_success: RepeatedSuccessPolicy::Refuse(three()), ..GuardPolicy::default() };
     let mut session = GuardSession::under(policy);
     session.steps(&[poll, poll, poll]);
     session.now = session.now + session.policy.hold;
@@ -48,7 +50,8 @@ fn a_try_of_a_success_that_repeats_is_spent_when_it_begins() {
 fn results_are_compared_only_where_repeated_successes_are_watched() {
     use crate::output::RawJson;
     let output = |text| ToolOutput { content: RawJson::string(text), metadata: None };
-    let watched = GuardPolicy { repeated_success: RepeatedSuccessPolicy::Warn(three()), ..GuardPolicy::default() };
+    let watched =
+        GuardPolicy { repeated_success: RepeatedSuccessPolicy::Warn(three()), ..GuardPolicy::default() };
     assert_eq!(result_digest(&GuardPolicy::default(), &output("a")), None);
     let digest = |text| result_digest(&watched, &output(text)).unwrap();
     assert_eq!(digest("a"), digest("a"));

@@ -105,7 +105,8 @@ fn sf_5_the_vectors_of_refused_texts_are_refused() {
 fn a_deep_document_does_not_exhaust_the_stack() {
     let depth = 1 << 18;
     let text = format!("{}1{}", "[{\"a\":".repeat(depth), "}]".repeat(depth));
-    let document = JsonDocument::parse(text.as_bytes(), JsonLimits { bytes: usize::MAX, depth: usize::MAX }).unwrap();
+    let document =
+        JsonDocument::parse(text.as_bytes(), JsonLimits { bytes: usize::MAX, depth: usize::MAX }).unwrap();
     assert_eq!(Canonicalizer::default().write(document.root(), CanonicalForm::EXACT), text);
 }
 

@@ -151,7 +151,8 @@ fn tr_4_other_parameters_with_the_same_key_are_detected_by_their_digest() {
 fn a_call_id_that_comes_with_another_tool_or_other_arguments_is_another_dispatch() {
     let read = OwnedKeyInputs::full();
     let write = OwnedKeyInputs { tool: OwnedKeyInputs::of("files", "write").tool, ..read.clone() };
-    let key = |owned: &OwnedKeyInputs, params| call_id_key(&owned.scope(), "7", digest(params, ToolClass::Unknown));
+    let key =
+        |owned: &OwnedKeyInputs, params| call_id_key(&owned.scope(), "7", digest(params, ToolClass::Unknown));
     assert_eq!(key(&read, r#"{"a":1}"#), key(&read, r#"{ "a": 1.0, "retryCount": 3 }"#), "a resend");
     assert_ne!(key(&read, r#"{"a":1}"#), key(&read, r#"{"a":2}"#));
     assert_ne!(key(&read, r#"{"a":1}"#), key(&write, r#"{"a":1}"#));
@@ -177,9 +178,11 @@ fn continuation_fields_join_the_key_but_not_the_digest() {
 #[test]
 fn global_scope_applies_to_read_only_tools_alone_and_never_crosses_tenants_or_workspaces() {
     let policy = DedupePolicy { scope: KeyScope::Global, ..DedupePolicy::default() };
-    let key = |owned: &OwnedKeyInputs, class| computed_key(&owned.scope(), digest("{}", class), class, &policy);
+    let key =
+        |owned: &OwnedKeyInputs, class| computed_key(&owned.scope(), digest("{}", class), class, &policy);
     let ann = OwnedKeyInputs::full();
-    let bob = OwnedKeyInputs { actor: ActorId::new("bob").ok(), session: SessionKey::new("t").ok(), ..ann.clone() };
+    let bob =
+        OwnedKeyInputs { actor: ActorId::new("bob").ok(), session: SessionKey::new("t").ok(), ..ann.clone() };
     for class in CLASSES {
         assert_eq!(key(&ann, class) == key(&bob, class), class == ToolClass::ReadOnly, "{class:?}");
     }
@@ -334,7 +337,8 @@ fn different_intents_never_share_a_key() {
     let intents = different_intents();
     for params in &intents {
         add(computed(&OwnedKeyInputs::full(), params, ToolClass::Mutating), format!("computed {params}"));
-        let separate = separate_key(&OwnedKeyInputs::full().scope(), "k", digest(params, ToolClass::Mutating));
+        let separate =
+            separate_key(&OwnedKeyInputs::full().scope(), "k", digest(params, ToolClass::Mutating));
         add(separate, format!("separate {params}"));
     }
     for owned in different_scopes() {
@@ -392,7 +396,8 @@ fn equal_intents_share_a_key() {
     ];
     for group in groups {
         for class in CLASSES {
-            let keys: Vec<RecordKey> = group.iter().map(|params| computed(&OwnedKeyInputs::full(), params, class)).collect();
+            let keys: Vec<RecordKey> =
+                group.iter().map(|params| computed(&OwnedKeyInputs::full(), params, class)).collect();
             assert!(keys.iter().all(|key| Some(key) == keys.first()), "{group:?}");
         }
     }

@@ -31,7 +31,13 @@ impl ReplayWorld<'_> {
     }
 
     /// Carries out requested steps until the call has to wait.
-    pub(super) fn carry_out(&mut self, index: usize, mut active: ReplayCallState, mut step: NextStep, now: Timestamp) {
+    pub(super) fn carry_out(
+        &mut self,
+        index: usize,
+        mut active: ReplayCallState,
+        mut step: NextStep,
+        now: Timestamp,
+    ) {
         while let Some(left) = active.steps_left.checked_sub(1) {
             active.steps_left = left;
             if let NextStep::Finish { result, .. } = step {
@@ -105,7 +111,10 @@ impl ReplayWorld<'_> {
         let recorded = self.recorded_outcome(index, active, number).filter(|_| was_cut);
         recorded.unwrap_or_else(|| {
             let source = FaultSource::Timeout { after: now.since(started) };
-            AttemptReport::Failure { fault: AttemptFault::new(source, "the tool did not answer in time"), output: None }
+            AttemptReport::Failure {
+                fault: AttemptFault::new(source, "the tool did not answer in time"),
+                output: None,
+            }
         })
     }
 
@@ -134,7 +143,9 @@ impl ReplayWorld<'_> {
             DueEvent::Ran(number) if runs == Some(number) && self.was_cut(index, number) => {
                 return self.not_known(index, active, UnknownResult::Run { attempt: number }, now);
             }
-            DueEvent::Ran(number) if runs == Some(number) => Some(CallEvent::Ran(self.outcome(index, &mut active))),
+            DueEvent::Ran(number) if runs == Some(number) => {
+                Some(CallEvent::Ran(self.outcome(index, &mut active)))
+            }
             DueEvent::Progress(number) if runs == Some(number) => Some(CallEvent::Progressed),
             DueEvent::Cancelled(others) => Some(CallEvent::Cancelled(others)),
             DueEvent::Gone(others) => Some(CallEvent::Disconnected(others)),
@@ -156,7 +167,13 @@ impl ReplayWorld<'_> {
     }
 
     /// Ends a call with an unknown result. Its only effect is doubt.
-    pub(super) fn not_known(&mut self, index: usize, mut active: ReplayCallState, what: UnknownResult, now: Timestamp) {
+    pub(super) fn not_known(
+        &mut self,
+        index: usize,
+        mut active: ReplayCallState,
+        what: UnknownResult,
+        now: Timestamp,
+    ) {
         let is_in_doubt = self.is_in_doubt(&active);
         if let Some(call) = self.replayed.calls.get_mut(index) {
             call.in_doubt = is_in_doubt;

@@ -117,13 +117,16 @@ impl ReplayWorld<'_> {
         recorded: &RecordedCall,
         now: Timestamp,
     ) {
-        let Some(address) = request.address().filter(|_| policy.modes.dedupe == EnforcementMode::Enforce) else {
+        let Some(address) = request.address().filter(|_| policy.modes.dedupe == EnforcementMode::Enforce)
+        else {
             return;
         };
         let done = recorded.ending.status == CallStatus::Success && !recorded.ending.input_required;
         let ending = match recorded.ending.code {
             None if done => RecordEnding::Done(Some(unknown_output())),
-            Some(Code::OutcomeUnknown) => RecordEnding::Unknown(UnknownOutcomeReport::settled(UnknownOutcomeReason::NoAnswer)),
+            Some(Code::OutcomeUnknown) => {
+                RecordEnding::Unknown(UnknownOutcomeReport::settled(UnknownOutcomeReason::NoAnswer))
+            }
             Some(_) | None => return,
         };
         let claim = claim(request, address, policy, recorded);

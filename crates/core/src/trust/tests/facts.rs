@@ -1,9 +1,10 @@
 //! Fields of changes, effects of resets, and data restored after a restart, field by field.
 
 use super::*;
-use crate::trust::account::{TrustAccount, State};
+use crate::trust::account::{State, TrustAccount};
 use crate::trust::{
-    TrustBounds, HistoryEntry, NotifyChoice, TrustReport, ReportedFailure, TrustSnapshot, TrustSnapshotError, TrustTarget, changes_between,
+    HistoryEntry, NotifyChoice, ReportedFailure, TrustBounds, TrustReport, TrustSnapshot, TrustSnapshotError,
+    TrustTarget, changes_between,
 };
 
 const BAD: FinishedOutcome = FinishedOutcome::Failure { severity: Severity::Crash, recoverable: true };
@@ -194,7 +195,8 @@ fn restored_trust_clears_its_own_failures_and_nothing_else() {
 #[test]
 fn failures_count_until_trust_is_earned_back() {
     let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
-    let counts = |one: &SingleToolLedger| one.ledger.history(None).filter(|entry| entry.counts_for_call).count();
+    let counts =
+        |one: &SingleToolLedger| one.ledger.history(None).filter(|entry| entry.counts_for_call).count();
     one.record(OK, 1800);
     assert_eq!((one.state(1800), counts(&one)), (TrustState::Recovering, 3));
     one.records(&[OK; 2], 1801);
@@ -251,14 +253,17 @@ fn an_account_knows_its_domain_after_a_restart() {
 
 #[test]
 fn failures_that_only_an_operator_can_heal_are_marked() {
-    let shown = |one: &SingleToolLedger| one.ledger.status(|_, _| TrustRule::default(), at(2))[0].standing.recoverable;
+    let shown = |one: &SingleToolLedger| {
+        one.ledger.status(|_, _| TrustRule::default(), at(2))[0].standing.recoverable
+    };
     let mut one = SingleToolLedger::escalated(TrustRule { block_after: n(1), ..TrustRule::default() }, 0);
     assert!(shown(&one));
     one.record(BAD, 1);
     assert_eq!((one.state(1), shown(&one)), (TrustState::Blocked, false));
     // A snapshot of a version without that field has only failures that time can heal.
     let mut stored =
-        serde_json::to_value(SingleToolLedger::escalated(TrustRule::default(), 0).ledger.snapshot(at(0))).unwrap();
+        serde_json::to_value(SingleToolLedger::escalated(TrustRule::default(), 0).ledger.snapshot(at(0)))
+            .unwrap();
     for state in stored["tool_states"].as_object_mut().unwrap().values_mut() {
         state.as_object_mut().unwrap().remove("recoverable");
     }
@@ -317,7 +322,8 @@ fn a_reset_elsewhere_counts_although_something_failed_there_since() {
 
 #[test]
 fn of_two_losses_of_trust_the_latest_counts() {
-    let escalated = || SingleToolLedger::escalated(TrustRule { block_after: n(1), ..TrustRule::default() }, 10);
+    let escalated =
+        || SingleToolLedger::escalated(TrustRule { block_after: n(1), ..TrustRule::default() }, 10);
     let blocked_at = |second| {
         let mut one = escalated();
         one.record(BAD, second);

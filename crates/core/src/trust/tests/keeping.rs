@@ -1,7 +1,9 @@
 //! Stored data: across a restart, and beyond the limits.
 
 use super::*;
-use crate::trust::{TrustBounds, TrustReport, ReportedFailure, TrustSnapshot, TrustSnapshotError, TrustTarget};
+use crate::trust::{
+    ReportedFailure, TrustBounds, TrustReport, TrustSnapshot, TrustSnapshotError, TrustTarget,
+};
 
 const BAD: FinishedOutcome = FinishedOutcome::Failure { severity: Severity::Crash, recoverable: true };
 
@@ -88,7 +90,12 @@ fn rp_11_cleared_failures_of_a_tool_in_any_namespace_stay_cleared_after_a_restar
         let report = TrustReport { tool: &any, signature: None, domain: None, service: None };
         let failed = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: true };
         for _ in 0..3 {
-            one.ledger.report_failure(TrustRules { signature: &one.rule, domain: None }, report, failed, at(0));
+            one.ledger.report_failure(
+                TrustRules { signature: &one.rule, domain: None },
+                report,
+                failed,
+                at(0),
+            );
         }
         assert_eq!(one.state(0), TrustState::Escalated);
         one
@@ -143,7 +150,9 @@ fn rp_11_every_state_survives_a_restart() {
 
 #[test]
 fn rp_11_an_unreadable_snapshot_is_a_typed_error_with_a_position() {
-    let good = serde_json::to_value(SingleToolLedger::escalated(TrustRule::default(), 0).ledger.snapshot(at(0))).unwrap();
+    let good =
+        serde_json::to_value(SingleToolLedger::escalated(TrustRule::default(), 0).ledger.snapshot(at(0)))
+            .unwrap();
     let entry = good["tool_states"].as_object().unwrap().keys().next().unwrap().clone();
     let changed = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut value = good.clone();
@@ -164,7 +173,10 @@ fn rp_11_an_unreadable_snapshot_is_a_typed_error_with_a_position() {
         assert!(matches!(error, Some(TrustSnapshotError::Inconsistent { .. })), "{lost}: {error:?}");
     }
     for broken in ["", "null", "[]", "{\"version\":\"x\"}", "{\"version\":1,"] {
-        assert!(matches!(TrustSnapshot::read(broken), Err(TrustSnapshotError::Unreadable { .. })), "{broken:?}");
+        assert!(
+            matches!(TrustSnapshot::read(broken), Err(TrustSnapshotError::Unreadable { .. })),
+            "{broken:?}"
+        );
     }
     let Err(TrustSnapshotError::Unreadable { line, problem, .. }) =
         TrustSnapshot::read("{\"version\": 1,\n \"tool_states\": 7}")
@@ -303,7 +315,12 @@ impl SignatureCrowd {
         let signature = signature(name);
         let subject = TrustSubject { tool: &self.tool, signature: &signature, domain: None };
         for finished in finished {
-            self.ledger.record(TrustRules { signature: &self.rule, domain: None }, subject, *finished, at(second));
+            self.ledger.record(
+                TrustRules { signature: &self.rule, domain: None },
+                subject,
+                *finished,
+                at(second),
+            );
         }
     }
 

@@ -7,8 +7,10 @@ use crate::policy::TrustRecovery;
 use crate::trust::{NotifyChoice, TrustTarget};
 
 const BAD: FinishedOutcome = FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
-const HOPELESS: FinishedOutcome = FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: false };
-const MISTAKE: FinishedOutcome = FinishedOutcome::Failure { severity: Severity::InvalidInput, recoverable: true };
+const HOPELESS: FinishedOutcome =
+    FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: false };
+const MISTAKE: FinishedOutcome =
+    FinishedOutcome::Failure { severity: Severity::InvalidInput, recoverable: true };
 
 /// Half an hour after the escalation at second 0, when recovery may begin.
 const DUE: u64 = 1800;
@@ -132,7 +134,8 @@ fn rp_6_recovery_restarts_its_count_each_time() {
 fn rp_6_old_failures_do_not_count_again_after_recovery_or_reset() {
     let mut recovered = SingleToolLedger::escalated(TrustRule::default(), 0);
     recovered.records(&[OK; 3], 1800);
-    let mut reset = SingleToolLedger::escalated(TrustRule { consecutive: Some(n(3)), ..TrustRule::default() }, 1800);
+    let mut reset =
+        SingleToolLedger::escalated(TrustRule { consecutive: Some(n(3)), ..TrustRule::default() }, 1800);
     reset.ledger.reset(TrustTarget::All, at(1801));
     for mut one in [recovered, reset] {
         one.records(&[BAD, BAD], 1802);
@@ -157,7 +160,8 @@ fn rp_6_manual_recovery_waits_for_an_operator() {
 
 #[test]
 fn rp_6_changing_the_rule_to_automatic_recovery_frees_what_was_waiting() {
-    let mut one = SingleToolLedger::escalated(TrustRule { recovery: TrustRecovery::Ask, ..TrustRule::default() }, 0);
+    let mut one =
+        SingleToolLedger::escalated(TrustRule { recovery: TrustRecovery::Ask, ..TrustRule::default() }, 0);
     assert_eq!(one.state(5000), TrustState::Escalated);
     one.rule.recovery = TrustRecovery::Auto;
     assert_eq!(one.state(5000), TrustState::Recovering);
@@ -214,7 +218,8 @@ fn rp_8_the_status_has_the_way_to_recovery_under_the_given_rule() {
     let mut one = SingleToolLedger::escalated(rule, 0);
     let blocked = tool("web", "blocked");
     one.ledger.block_tool(&blocked, "by hand", NotifyChoice::Yes, at(0));
-    let shown = |one: &SingleToolLedger, rule: &TrustRule, now| one.ledger.status(|_, _| rule.clone(), at(now));
+    let shown =
+        |one: &SingleToolLedger, rule: &TrustRule, now| one.ledger.status(|_, _| rule.clone(), at(now));
     let status = shown(&one, &one.rule, 0);
     let states: Vec<_> = status.iter().map(|one| one.standing.state).collect();
     assert_eq!(states, [TrustState::Blocked, TrustState::Escalated], "the worst first");

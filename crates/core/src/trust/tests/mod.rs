@@ -9,7 +9,9 @@ mod thresholds;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::{FinishedOutcome, TrustRules, Signature, TrustDecision, TrustSubject, TrustChange, TrustLedger, TrustState};
+use super::{
+    FinishedOutcome, Signature, TrustChange, TrustDecision, TrustLedger, TrustRules, TrustState, TrustSubject,
+};
 use crate::Timestamp;
 use crate::classify::Severity;
 use crate::id::{Domain, Namespace, ToolName, ToolRef};
@@ -92,7 +94,9 @@ impl SingleToolLedger {
 
     fn reason(&self, second: u64) -> String {
         match self.standing(second) {
-            TrustDecision::NeedsApproval(escalation) | TrustDecision::Blocked(escalation) => escalation.reason,
+            TrustDecision::NeedsApproval(escalation) | TrustDecision::Blocked(escalation) => {
+                escalation.reason
+            }
             TrustDecision::Allowed(state) => format!("free: {state}"),
         }
     }

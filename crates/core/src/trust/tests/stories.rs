@@ -1,9 +1,10 @@
 //! The scenarios of the requirements, step by step, with their notifications.
 
 use super::*;
-use crate::trust::{PromptLevel, TrustReport, ReportedFailure, TrustScope, TrustTarget};
+use crate::trust::{PromptLevel, ReportedFailure, TrustReport, TrustScope, TrustTarget};
 
-const UNAVAILABLE: FinishedOutcome = FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
+const UNAVAILABLE: FinishedOutcome =
+    FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
 
 #[test]
 fn rp_14_a_service_degrades_and_comes_back() {
@@ -110,8 +111,12 @@ fn rp_15_a_dangerous_command_blocks_the_whole_tool() {
 fn rp_15_a_dangerous_command_blocks_from_every_state_and_names_its_shape() {
     let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
     let tool = one.tool.clone();
-    let changes =
-        one.ledger.block_tool(&tool, "dangerous command: sudo rm -rf /", crate::trust::NotifyChoice::Yes, at(5));
+    let changes = one.ledger.block_tool(
+        &tool,
+        "dangerous command: sudo rm -rf /",
+        crate::trust::NotifyChoice::Yes,
+        at(5),
+    );
     assert_eq!(one.reason(5), "dangerous command: sudo rm -rf /");
     assert_eq!(changes[0].to, TrustState::Blocked);
     assert!(one.record(failure(Severity::Security), 6).is_empty());
@@ -145,7 +150,9 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
     );
     // All tools of the server need approval, also one that never failed.
     for index in 0..3 {
-        let TrustDecision::NeedsApproval(prompt) = ledger.check(by, subject(index), at(301)) else { panic!("it asks") };
+        let TrustDecision::NeedsApproval(prompt) = ledger.check(by, subject(index), at(301)) else {
+            panic!("it asks")
+        };
         assert!(prompt.summary.contains("everything that uses atlassian"), "{}", prompt.summary);
     }
     // A tool of the same name on another server does not.
@@ -173,11 +180,7 @@ fn rp_16_the_worse_of_signature_and_domain_counts() {
     for second in 0..4 {
         ledger.record(by, subject, UNAVAILABLE, at(second));
     }
-    assert_eq!(
-        state_of(&ledger.check(by, subject, at(400))),
-        TrustState::Escalated,
-        "the domain still is"
-    );
+    assert_eq!(state_of(&ledger.check(by, subject, at(400))), TrustState::Escalated, "the domain still is");
     assert_eq!(ledger.check(by, subject, at(1803)), TrustDecision::Allowed(TrustState::Recovering));
     ledger.reset(TrustTarget::Domain(&host), at(1803));
     assert_eq!(

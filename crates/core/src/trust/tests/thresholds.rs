@@ -4,7 +4,8 @@ use super::*;
 use crate::policy::Ratio;
 
 const BAD: FinishedOutcome = FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };
-const MISTAKE: FinishedOutcome = FinishedOutcome::Failure { severity: Severity::InvalidInput, recoverable: true };
+const MISTAKE: FinishedOutcome =
+    FinishedOutcome::Failure { severity: Severity::InvalidInput, recoverable: true };
 
 #[test]
 fn rp_3_the_third_failure_within_the_window_escalates_with_exact_texts() {

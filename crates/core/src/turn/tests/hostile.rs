@@ -149,8 +149,11 @@ fn a_draft_in_rust_is_held_to_the_same_rules() {
     wrong.depends_on = vec![DraftDependency { on: call_id("ghost"), default: None }];
     wrong.alternatives =
         vec![DraftAlternative { tool: tool("x"), params: Some(RawJson::from_trusted("[]")) }];
-    let draft =
-        PlanDraft { deadline: Some(Duration::ZERO), calls: vec![call("a", None), wrong], ..PlanDraft::default() };
+    let draft = PlanDraft {
+        deadline: Some(Duration::ZERO),
+        calls: vec![call("a", None), wrong],
+        ..PlanDraft::default()
+    };
     let errors = TurnPlan::new(draft, &TurnLimits::DEFAULT).unwrap_err();
     let places: Vec<&str> = errors.errors.iter().map(|error| error.path.as_str()).collect();
     assert_eq!(
@@ -164,7 +167,9 @@ fn a_draft_in_rust_is_held_to_the_same_rules() {
         ]
     );
     let large = call("a", Some(&format!("{{\"x\":\"{}\"}}", "y".repeat(2 << 20))));
-    let errors = TurnPlan::new(PlanDraft { calls: vec![large], ..PlanDraft::default() }, &TurnLimits::DEFAULT).unwrap_err();
+    let errors =
+        TurnPlan::new(PlanDraft { calls: vec![large], ..PlanDraft::default() }, &TurnLimits::DEFAULT)
+            .unwrap_err();
     assert!(errors.to_string().contains("bytes of JSON"), "{errors}");
 }
 
@@ -198,14 +203,15 @@ const LARGE: TurnLimits = TurnLimits { calls: TurnLimits::MAX_CALLS, bytes: 16 <
 #[test]
 fn ten_thousand_calls_are_refused_clearly_unless_they_were_allowed() {
     let plan = chain(10_000);
-    let refused =
-        TurnPlan::parse(plan.as_bytes(), &TurnLimits { bytes: LARGE.bytes, ..TurnLimits::DEFAULT }).unwrap_err();
+    let refused = TurnPlan::parse(plan.as_bytes(), &TurnLimits { bytes: LARGE.bytes, ..TurnLimits::DEFAULT })
+        .unwrap_err();
     assert_eq!(refused.to_string(), "/calls: has 10000 calls, at most 1000 are allowed");
     assert!(TurnPlan::parse(plan.as_bytes(), &LARGE).is_ok());
     let more = TurnLimits { calls: usize::MAX, ..LARGE };
     let refused = TurnPlan::parse(chain(10_001).as_bytes(), &more).unwrap_err();
     assert_eq!(refused.to_string(), "/calls: has 10001 calls, at most 10000 are allowed");
-    let refused = TurnPlan::parse(chain(900).as_bytes(), &TurnLimits { bytes: 1000, ..TurnLimits::DEFAULT }).unwrap_err();
+    let refused = TurnPlan::parse(chain(900).as_bytes(), &TurnLimits { bytes: 1000, ..TurnLimits::DEFAULT })
+        .unwrap_err();
     assert!(refused.to_string().contains("at most 1000 are allowed"), "{refused}");
 }
 
@@ -214,22 +220,27 @@ fn a_chain_of_ten_thousand_runs_and_fails_without_stack() {
     let plan = Arc::new(TurnPlan::parse(chain(10_000).as_bytes(), &LARGE).unwrap());
     let mut notes = Vec::new();
     let now = Timestamp::ZERO;
-    let begin =
-        |notes: &mut Vec<TraceNote>| TurnMachine::begin(plan.clone(), &BTreeMap::new(), SubmissionHistory::First, now, notes);
+    let begin = |notes: &mut Vec<TraceNote>| {
+        TurnMachine::begin(plan.clone(), &BTreeMap::new(), SubmissionHistory::First, now, notes)
+    };
 
     let (mut turn, mut steps) = begin(&mut notes);
     let mut ran = 0;
     while let [TurnStep::Run { id, .. }] = steps.as_slice() {
         ran += 1;
         let end = PlannedCallEnd::Succeeded { output: RawJson::from_trusted("{}"), attempts: 1 };
-        steps = turn.handle_event(now, TurnEvent::Ended { id: id.clone(), end, replayed: false }, &mut notes).unwrap();
+        steps = turn
+            .handle_event(now, TurnEvent::Ended { id: id.clone(), end, replayed: false }, &mut notes)
+            .unwrap();
     }
     assert_eq!(ran, 10_000);
     assert!(matches!(steps.as_slice(), [TurnStep::Done(result)] if result.status == TurnStatus::Completed));
 
     let (mut turn, _) = begin(&mut notes);
     let end = PlannedCallEnd::Failed(permanent());
-    let steps = turn.handle_event(now, TurnEvent::Ended { id: call_id("0"), end, replayed: false }, &mut notes).unwrap();
+    let steps = turn
+        .handle_event(now, TurnEvent::Ended { id: call_id("0"), end, replayed: false }, &mut notes)
+        .unwrap();
     let [TurnStep::Done(result)] = steps.as_slice() else { panic!("{}", steps.len()) };
     assert_eq!(result.calls.iter().filter(|call| call.outcome == TurnCallOutcome::Skipped).count(), 9_999);
     assert!(result.summary.len() < 500, "{}", result.summary);
@@ -242,25 +253,35 @@ fn ten_thousand_dependants_of_one_call_become_ready_at_once_and_run_a_few_at_a_t
         .collect();
     let plan = format!(r#"{{"calls":[{{"id":"0","tool":"t/a"}},{}]}}"#, calls.join(","));
     let plan = Arc::new(TurnPlan::parse(plan.as_bytes(), &LARGE).unwrap());
-    let (mut turn, _) =
-        TurnMachine::begin(plan, &BTreeMap::new(), SubmissionHistory::First, Timestamp::ZERO, &mut Vec::new());
+    let (mut turn, _) = TurnMachine::begin(
+        plan,
+        &BTreeMap::new(),
+        SubmissionHistory::First,
+        Timestamp::ZERO,
+        &mut Vec::new(),
+    );
     // Each argument is as large as the output. As many exist at once as calls may run.
     let output = RawJson::string(&"x".repeat(100_000));
     let end = PlannedCallEnd::Succeeded { output, attempts: 1 };
     let mut notes = Vec::new();
     let ended = TurnEvent::Ended { id: call_id("0"), end, replayed: false };
     let steps = turn.handle_event(Timestamp::ZERO, ended, &mut notes).unwrap();
-    assert_eq!((steps.len(), turn.running()), (TurnLimits::DEFAULT.parallelism, TurnLimits::DEFAULT.parallelism));
+    assert_eq!(
+        (steps.len(), turn.running()),
+        (TurnLimits::DEFAULT.parallelism, TurnLimits::DEFAULT.parallelism)
+    );
 }
 
 #[test]
 fn what_a_turn_holds_is_bounded_whatever_its_calls_say() {
-    let limits = TurnLimits { output_bytes: 1_000, kept_bytes: 5_000, parallelism: 100, ..TurnLimits::DEFAULT };
+    let limits =
+        TurnLimits { output_bytes: 1_000, kept_bytes: 5_000, parallelism: 100, ..TurnLimits::DEFAULT };
     let calls: Vec<String> = (0..100).map(|call| format!(r#"{{"id":"{call}","tool":"t/a"}}"#)).collect();
     let plan = TurnPlan::parse(format!(r#"{{"calls":[{}]}}"#, calls.join(",")).as_bytes(), &limits).unwrap();
     let mut notes = Vec::new();
     let now = Timestamp::ZERO;
-    let (mut turn, _) = TurnMachine::begin(Arc::new(plan), &BTreeMap::new(), SubmissionHistory::First, now, &mut notes);
+    let (mut turn, _) =
+        TurnMachine::begin(Arc::new(plan), &BTreeMap::new(), SubmissionHistory::First, now, &mut notes);
     let mut result = None;
     for call in 0..100_u32 {
         let long = "x".repeat(if call % 10 == 0 { 100_000 } else { 900 });
@@ -322,7 +343,8 @@ fn too_many_dependencies_and_too_many_mistakes_stay_small() {
     assert_eq!(told, "the plan: has 31125 dependencies, at most 20000 are allowed");
 
     let calls = vec![r#"{"id":7,"tool":7,"hm":7}"#; 1000].join(",");
-    let errors = TurnPlan::parse(format!(r#"{{"calls":[{calls}]}}"#).as_bytes(), &TurnLimits::DEFAULT).unwrap_err();
+    let errors =
+        TurnPlan::parse(format!(r#"{{"calls":[{calls}]}}"#).as_bytes(), &TurnLimits::DEFAULT).unwrap_err();
     assert_eq!((errors.errors.len(), errors.omitted), (PlanErrors::MAX, 2900));
     assert!(errors.to_string().ends_with("; and 2900 more"));
 }
@@ -372,7 +394,8 @@ fn pointers_reach_what_they_name_and_nothing_else() {
         ("/b", None),
         ("/a/99999999999999999999999", None),
     ];
-    let pointers: Vec<JsonPointer> = cases.iter().map(|(pointer, _)| JsonPointer::parse(pointer).unwrap()).collect();
+    let pointers: Vec<JsonPointer> =
+        cases.iter().map(|(pointer, _)| JsonPointer::parse(pointer).unwrap()).collect();
     let limits = crate::json::JsonLimits { bytes: 1000, depth: 8 };
     let pieces = OutputParts::select(RawJson::from_trusted(text), &pointers, limits);
     for ((name, expected), pointer) in cases.iter().zip(&pointers) {

@@ -111,8 +111,13 @@ fn an_output_as_large_as_the_limit_is_stored() {
     for (output_bytes, kept_bytes, is_kept) in [(5, 5, true), (4, 5, false), (5, 4, false)] {
         let limits = TurnLimits { output_bytes, kept_bytes, ..TurnLimits::DEFAULT };
         let plan = Arc::new(parse(ONE, &limits).unwrap());
-        let (mut turn, _) =
-            TurnMachine::begin(plan, &BTreeMap::new(), SubmissionHistory::First, Timestamp::ZERO, &mut Vec::new());
+        let (mut turn, _) = TurnMachine::begin(
+            plan,
+            &BTreeMap::new(),
+            SubmissionHistory::First,
+            Timestamp::ZERO,
+            &mut Vec::new(),
+        );
         let end = PlannedCallEnd::Succeeded { output: RawJson::from_trusted("12345"), attempts: 1 };
         let ended = TurnEvent::Ended { id: call_id("a"), end, replayed: false };
         let steps = turn.handle_event(Timestamp::ZERO, ended, &mut Vec::new()).unwrap();

@@ -17,7 +17,12 @@ fn eh_5_1_dependants_of_a_failed_call_are_skipped_and_the_rest_goes_on() {
     assert_eq!(stage.started(), ["a", "d"]);
     assert_eq!(
         ["a", "b", "c", "d"].map(|id| stage.outcome(id)),
-        [TurnCallOutcome::Failed, TurnCallOutcome::Skipped, TurnCallOutcome::Skipped, TurnCallOutcome::Succeeded]
+        [
+            TurnCallOutcome::Failed,
+            TurnCallOutcome::Skipped,
+            TurnCallOutcome::Skipped,
+            TurnCallOutcome::Succeeded
+        ]
     );
     assert_eq!(stage.call("c").code, Some(Code::DependencyFailed));
     assert_eq!(stage.result().status, TurnStatus::Partial);
@@ -68,7 +73,10 @@ fn eh_5_3_a_default_stands_in_for_the_output_that_is_missing() {
     stage.fail("a", permanent());
     assert_eq!(stage.started[1].2, r#"{"best":12.50,"all":{"best":[12.50]}}"#);
     stage.succeed("b", "1");
-    assert_eq!((stage.outcome("a"), stage.outcome("b")), (TurnCallOutcome::Failed, TurnCallOutcome::Succeeded));
+    assert_eq!(
+        (stage.outcome("a"), stage.outcome("b")),
+        (TurnCallOutcome::Failed, TurnCallOutcome::Succeeded)
+    );
     stage.tells("Used default value for compare_prices");
     assert!(!stage.result().escalated, "the plan foresaw it");
 
@@ -100,7 +108,8 @@ const THREE_SEARCHES: &str = r#"{"calls":[{"id":"f","tool":"travel/flight_search
 
 #[test]
 fn eh_4_2_the_deadline_returns_what_is_finished() {
-    let mut stage = TurnHarness::with(THREE_SEARCHES, &stoppable(&["hotel_search"]), SubmissionHistory::First);
+    let mut stage =
+        TurnHarness::with(THREE_SEARCHES, &stoppable(&["hotel_search"]), SubmissionHistory::First);
     stage.at(50).succeed("f", r#"{"best":1}"#).at(100);
     assert!(stage.result.is_none());
     stage.at(299);
@@ -146,7 +155,10 @@ fn a_result_that_comes_in_with_the_deadline_still_counts_but_starts_nothing() {
     );
     stage.now = Timestamp::from_millis(5000);
     stage.succeed("a", "{}").on(TurnEvent::Tick);
-    assert_eq!((stage.outcome("a"), stage.outcome("b")), (TurnCallOutcome::Succeeded, TurnCallOutcome::Skipped));
+    assert_eq!(
+        (stage.outcome("a"), stage.outcome("b")),
+        (TurnCallOutcome::Succeeded, TurnCallOutcome::Skipped)
+    );
     assert_eq!(stage.started(), ["a"]);
 }
 
@@ -174,9 +186,11 @@ fn eh_6_4_an_alternative_steps_in_when_the_tool_fails_for_good() {
 fn an_open_breaker_sends_the_call_to_its_alternative_at_once() {
     let plan = r#"{"parallelism":1,"calls":[{"id":"x","tool":"travel/x"},
         {"id":"f","tool":"travel/flight_search","alternatives":["travel/backup"]}]}"#;
-    let starts = |stage: &TurnHarness| stage.started.iter().map(|(_, tool, _)| tool.clone()).collect::<Vec<_>>();
+    let starts =
+        |stage: &TurnHarness| stage.started.iter().map(|(_, tool, _)| tool.clone()).collect::<Vec<_>>();
 
-    let mut stage = TurnHarness::with(plan, &breaker("flight_search", BreakerState::Open), SubmissionHistory::First);
+    let mut stage =
+        TurnHarness::with(plan, &breaker("flight_search", BreakerState::Open), SubmissionHistory::First);
     stage.succeed("x", "1");
     assert_eq!(starts(&stage), ["x", "backup"]);
     // The candidate that was passed over is tried if its circuit breaker admits calls again.
@@ -195,7 +209,10 @@ fn an_open_breaker_sends_the_call_to_its_alternative_at_once() {
     let mut stage = TurnHarness::with(plan, &all_open, SubmissionHistory::First);
     stage.succeed("x", "1");
     assert_eq!(starts(&stage), ["x", "flight_search"], "the engine may have an answer for it");
-    stage.fail("f", TurnCallFailure { code: Code::CircuitOpen, nature: FaultNature::Transient, ..permanent() });
+    stage.fail(
+        "f",
+        TurnCallFailure { code: Code::CircuitOpen, nature: FaultNature::Transient, ..permanent() },
+    );
     assert_eq!(stage.outcome("f"), TurnCallOutcome::Failed);
 }
 
@@ -307,7 +324,8 @@ fn an_output_that_is_too_large_is_a_success_without_output() {
     let (mut turn, _) = TurnMachine::begin(plan, &BTreeMap::new(), SubmissionHistory::First, now, &mut notes);
     let mut end = |id: &str, output: &str| {
         let end = PlannedCallEnd::Succeeded { output: RawJson::from_trusted(output), attempts: 1 };
-        turn.handle_event(now, TurnEvent::Ended { id: call_id(id), end, replayed: false }, &mut notes).unwrap()
+        turn.handle_event(now, TurnEvent::Ended { id: call_id(id), end, replayed: false }, &mut notes)
+            .unwrap()
     };
     end("a", "[1,2,3,4,5]");
     end("b", "[1,2,3]");
@@ -331,7 +349,8 @@ fn an_output_that_is_too_large_is_a_success_without_output() {
 
 #[test]
 fn a_resubmitted_turn_makes_the_same_calls_and_gets_finished_results() {
-    let mut second = TurnHarness::with(THREE_SEARCHES, &BTreeMap::new(), SubmissionHistory::Repeated(BTreeMap::new()));
+    let mut second =
+        TurnHarness::with(THREE_SEARCHES, &BTreeMap::new(), SubmissionHistory::Repeated(BTreeMap::new()));
     second.again("f", PlannedCallEnd::Succeeded { output: RawJson::from_trusted("1"), attempts: 0 });
     second.again("a", PlannedCallEnd::Failed(permanent()));
     second.tells("Finished earlier, not run again: flight_search");
@@ -375,8 +394,11 @@ fn a_call_that_ran_with_a_default_gets_it_again_although_the_output_is_there_now
     assert_eq!(choice, CandidateChoice { defaults: vec![call_id("a")], ..CandidateChoice::default() });
     assert_eq!(first.choices[0], CandidateChoice::default(), "as planned");
 
-    let mut again =
-        TurnHarness::with(PLAN, &BTreeMap::new(), SubmissionHistory::Repeated(BTreeMap::from([(call_id("b"), choice)])));
+    let mut again = TurnHarness::with(
+        PLAN,
+        &BTreeMap::new(),
+        SubmissionHistory::Repeated(BTreeMap::from([(call_id("b"), choice)])),
+    );
     again.succeed("a", "1");
     assert_eq!(again.started[1].2, arguments, "the same arguments are the same call");
     again.tells("Used default value for b");
@@ -384,8 +406,11 @@ fn a_call_that_ran_with_a_default_gets_it_again_although_the_output_is_there_now
 
 #[test]
 fn a_cancelled_turn_ends_at_once_and_reports_calls_that_may_still_take_effect() {
-    let mut stage =
-        TurnHarness::with(THREE_SEARCHES, &stoppable(&["hotel_search", "flight_search"]), SubmissionHistory::First);
+    let mut stage = TurnHarness::with(
+        THREE_SEARCHES,
+        &stoppable(&["hotel_search", "flight_search"]),
+        SubmissionHistory::First,
+    );
     stage.succeed("f", "1").on(TurnEvent::Cancel);
     assert_eq!(stage.cut, [TurnStep::Cancel { id: call_id("h") }, TurnStep::Cancel { id: call_id("a") }]);
     assert_eq!(
@@ -464,7 +489,10 @@ fn every_state_with_every_event() {
     // For each state: the state of `x` after each event.
     const REFUSED: &str = "refused";
     let table = [
-        (CallPosition::Waiting, [REFUSED, REFUSED, "Waiting", "Waiting", "Skipped", "Skipped", REFUSED, "Waiting"]),
+        (
+            CallPosition::Waiting,
+            [REFUSED, REFUSED, "Waiting", "Waiting", "Skipped", "Skipped", REFUSED, "Waiting"],
+        ),
         (CallPosition::Ready, [REFUSED, REFUSED, "Ready", "Ready", "Skipped", "Skipped", REFUSED, "Ready"]),
         (
             CallPosition::Running,
@@ -529,7 +557,8 @@ fn every_state_with_every_event() {
 #[test]
 fn a_call_repeated_after_an_unknown_outcome_is_not_replaced_in_a_resubmitted_turn() {
     const PLAN: &str = r#"{"turnId":"t","calls":[{"id":"a","tool":"travel/a","alternatives":["travel/b"],"required":false}]}"#;
-    let refused = TurnCallFailure { reach: AttemptReach::Refused, repeat: RepeatSafety::Unsafe, ..permanent() };
+    let refused =
+        TurnCallFailure { reach: AttemptReach::Refused, repeat: RepeatSafety::Unsafe, ..permanent() };
     let again = || SubmissionHistory::Repeated(BTreeMap::new());
     for (doubt, submitted, replayed, replaced) in [
         (UnknownOutcomeHandling::Rerun, SubmissionHistory::First, false, true),
@@ -544,8 +573,12 @@ fn a_call_repeated_after_an_unknown_outcome_is_not_replaced_in_a_resubmitted_tur
         assert_eq!(stage.started.len() == 2, replaced, "{doubt:?} {submitted:?} {replayed}");
     }
     // A call that no other tool can or may do is reported with its own result.
-    let later =
-        TurnCallFailure { code: Code::InFlight, nature: FaultNature::Transient, unknown_outcome: UnknownOutcomeHandling::Rerun, ..refused };
+    let later = TurnCallFailure {
+        code: Code::InFlight,
+        nature: FaultNature::Transient,
+        unknown_outcome: UnknownOutcomeHandling::Rerun,
+        ..refused
+    };
     let mut stage = TurnHarness::with(PLAN, &BTreeMap::new(), again());
     stage.again("a", PlannedCallEnd::Failed(later));
     assert!(!stage.call("a").escalated);
@@ -561,7 +594,15 @@ fn results_up_to_the_deadline_count_and_nothing_starts_after_it() {
     stage.now = stage.turn.deadline();
     stage.succeed("a", "1").fail("b", permanent()).succeed("d", "1").on(TurnEvent::Tick);
     let outcomes = ["a", "b", "d", "e"].map(|id| stage.outcome(id));
-    assert_eq!(outcomes, [TurnCallOutcome::Succeeded, TurnCallOutcome::Failed, TurnCallOutcome::Succeeded, TurnCallOutcome::Skipped]);
+    assert_eq!(
+        outcomes,
+        [
+            TurnCallOutcome::Succeeded,
+            TurnCallOutcome::Failed,
+            TurnCallOutcome::Succeeded,
+            TurnCallOutcome::Skipped
+        ]
+    );
     assert_eq!((stage.started.len(), stage.result().ended_by), (3, TurnEndReason::Deadline));
     stage.tells(
         "Decided to continue without it for b: the deadline of the turn has passed; finished results are returned",
@@ -583,7 +624,15 @@ fn calls_that_never_started_are_skipped_or_have_failed_before() {
     assert!(!stage.turn.is_over(), "something else may have ended by then");
     stage.on(TurnEvent::Tick);
     let outcomes = ["a", "b", "d", "e"].map(|id| stage.outcome(id));
-    assert_eq!(outcomes, [TurnCallOutcome::Skipped, TurnCallOutcome::Failed, TurnCallOutcome::LeftRunning, TurnCallOutcome::Skipped]);
+    assert_eq!(
+        outcomes,
+        [
+            TurnCallOutcome::Skipped,
+            TurnCallOutcome::Failed,
+            TurnCallOutcome::LeftRunning,
+            TurnCallOutcome::Skipped
+        ]
+    );
     let codes = ["a", "b", "e"].map(|id| stage.call(id).code);
     assert_eq!(codes, [Some(Code::DeadlineExceeded); 3]);
     assert_eq!(stage.result().ended_by, TurnEndReason::Deadline);

@@ -163,11 +163,17 @@ fn play(
                     6 => Some(TurnCallFailure { code: Code::OutcomeUnknown, ..permanent() }),
                     7 => Some(timed_out()),
                     // It never ran, so nothing is recorded.
-                    _ => Some(TurnCallFailure { code: Code::CircuitOpen, reach: AttemptReach::NotSent, ..exhausted() }),
+                    _ => Some(TurnCallFailure {
+                        code: Code::CircuitOpen,
+                        reach: AttemptReach::NotSent,
+                        ..exhausted()
+                    }),
                 };
-                let success = PlannedCallEnd::Succeeded { output: RawJson::from_trusted(r#"{"n":1}"#), attempts: 1 };
+                let success =
+                    PlannedCallEnd::Succeeded { output: RawJson::from_trusted(r#"{"n":1}"#), attempts: 1 };
                 let end = failure.map_or(success, PlannedCallEnd::Failed);
-                if !matches!(&end, PlannedCallEnd::Failed(failure) if failure.reach == AttemptReach::NotSent) {
+                if !matches!(&end, PlannedCallEnd::Failed(failure) if failure.reach == AttemptReach::NotSent)
+                {
                     let (candidate, arguments) = started[&id].clone();
                     engine.runs.insert((id.clone(), candidate), (arguments, end.clone()));
                 }

@@ -404,7 +404,12 @@ impl TraceEvent {
     }
 
     /// Returns an event that has only a sentence.
-    pub(super) fn blank(place: EventPosition, event_type: TraceEventType, at: Timestamp, sentence: String) -> Self {
+    pub(super) fn blank(
+        place: EventPosition,
+        event_type: TraceEventType,
+        at: Timestamp,
+        sentence: String,
+    ) -> Self {
         Self {
             event_type,
             kind: kind(event_type),
@@ -446,13 +451,17 @@ const fn kind(event_type: TraceEventType) -> TraceEventKind {
         | TraceEventType::ToolCancelled
         | TraceEventType::ToolLeftRunning
         | TraceEventType::LateResult => TraceEventKind::ToolInvocation,
-        TraceEventType::ToolError | TraceEventType::ToolTimeout | TraceEventType::TurnTimeout => TraceEventKind::Error,
+        TraceEventType::ToolError | TraceEventType::ToolTimeout | TraceEventType::TurnTimeout => {
+            TraceEventKind::Error
+        }
         TraceEventType::Decision
         | TraceEventType::AlternativeUsed
         | TraceEventType::DefaultUsed
         | TraceEventType::ToolSkipped => TraceEventKind::Decision,
         TraceEventType::CircuitBreaker | TraceEventType::TraceCut => TraceEventKind::Observation,
-        TraceEventType::TurnStarted | TraceEventType::TurnCancelled | TraceEventType::TurnEnded => TraceEventKind::Summary,
+        TraceEventType::TurnStarted | TraceEventType::TurnCancelled | TraceEventType::TurnEnded => {
+            TraceEventKind::Summary
+        }
     }
 }
 
@@ -471,7 +480,9 @@ fn sentence(note: &TraceNote) -> String {
         TurnFact::ToolSucceeded { attempts } => format!("Tool succeeded on retry {attempts}: {tool}"),
         TurnFact::ToolError(fault) if fault.error.is_empty() => format!("Tool failed: {tool}"),
         TurnFact::ToolError(fault) => format!("Tool failed: {tool}, {}", clip(&fault.error, 200)),
-        TurnFact::ToolTimeout { timeout, .. } => format!("Tool timeout after {} ms: {tool}", millis(*timeout)),
+        TurnFact::ToolTimeout { timeout, .. } => {
+            format!("Tool timeout after {} ms: {tool}", millis(*timeout))
+        }
         TurnFact::Decision { strategy, reason } => {
             let verb = match strategy {
                 FailureStrategy::Retry => "retry",
@@ -514,7 +525,9 @@ fn sentence(note: &TraceNote) -> String {
         TurnFact::ToolCancelled => format!("Stopped {tool} at the end of the turn"),
         TurnFact::ToolLeftRunning => format!("Left {tool} running at the end of the turn"),
         TurnFact::LateResult { code: None } => format!("Succeeded after the end of the turn: {tool}"),
-        TurnFact::LateResult { code: Some(code) } => format!("Failed after the end of the turn: {tool} ({code})"),
+        TurnFact::LateResult { code: Some(code) } => {
+            format!("Failed after the end of the turn: {tool} ({code})")
+        }
         TurnFact::TurnTimeout { timeout } => format!("Turn timeout after {} ms", millis(*timeout)),
         TurnFact::TurnCancelled => "Turn cancelled".to_owned(),
         TurnFact::TurnEnded { summary, .. } => clip(summary, 2 * TEXT_BYTES),

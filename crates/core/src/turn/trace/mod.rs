@@ -20,8 +20,10 @@ mod event;
 mod id;
 pub mod iso;
 
-pub use event::{TraceEvent, TraceEventType, TurnFact, TraceEventKind, TraceNote, SkipReason, ToolFailureDetails};
 use event::{EventPosition, TEXT_BYTES};
+pub use event::{
+    SkipReason, ToolFailureDetails, TraceEvent, TraceEventKind, TraceEventType, TraceNote, TurnFact,
+};
 pub use id::{SpanId, TraceId};
 
 /// A span of time that events belong to: one call of the turn, or the turn itself.
@@ -240,7 +242,7 @@ mod tests {
     use crate::classify::FaultNature;
     use crate::code::Code;
     use crate::id::{Namespace, ToolName, ToolRef};
-    use crate::turn::{CallNeed, TurnCallOutcome, FailureStrategy};
+    use crate::turn::{CallNeed, FailureStrategy, TurnCallOutcome};
     use std::time::Duration;
 
     const NOW: Timestamp = Timestamp::from_millis(1_762_338_645_007);
@@ -250,7 +252,12 @@ mod tests {
     }
 
     fn note(fact: TurnFact) -> TraceNote {
-        TraceNote { at: NOW, call: Some(ToolCallId::new("f").unwrap()), tool: Some(tool("flight_search")), fact }
+        TraceNote {
+            at: NOW,
+            call: Some(ToolCallId::new("f").unwrap()),
+            tool: Some(tool("flight_search")),
+            fact,
+        }
     }
 
     fn trace(limit: usize) -> TurnTrace {
@@ -284,7 +291,8 @@ mod tests {
 
     /// Returns one fact of each variant.
     fn facts() -> Vec<(TurnFact, TraceEventKind, &'static str)> {
-        let because = |reason| TurnFact::ToolSkipped { because: reason, need: CallNeed::Required, escalated: true };
+        let because =
+            |reason| TurnFact::ToolSkipped { because: reason, need: CallNeed::Required, escalated: true };
         let dependency = || ToolCallId::new("a").unwrap();
         vec![
             (TurnFact::TurnStarted { calls: 3 }, TraceEventKind::Summary, "Turn started with 3 calls"),
@@ -299,13 +307,21 @@ mod tests {
                 TraceEventKind::ToolInvocation,
                 "Retry of flight_search: attempt 2 in 100 ms",
             ),
-            (TurnFact::ToolSucceeded { attempts: 1 }, TraceEventKind::ToolInvocation, "Tool succeeded: flight_search"),
+            (
+                TurnFact::ToolSucceeded { attempts: 1 },
+                TraceEventKind::ToolInvocation,
+                "Tool succeeded: flight_search",
+            ),
             (
                 TurnFact::ToolSucceeded { attempts: 2 },
                 TraceEventKind::ToolInvocation,
                 "Tool succeeded on retry 2: flight_search",
             ),
-            (TurnFact::ToolError(fault()), TraceEventKind::Error, "Tool failed: flight_search, reset\nby peer"),
+            (
+                TurnFact::ToolError(fault()),
+                TraceEventKind::Error,
+                "Tool failed: flight_search, reset\nby peer",
+            ),
             (
                 TurnFact::ToolError(ToolFailureDetails { error: String::new(), ..fault() }),
                 TraceEventKind::Error,
@@ -351,7 +367,11 @@ mod tests {
                 TraceEventKind::Decision,
                 "Required tool skipped because the turn was cancelled: flight_search",
             ),
-            (TurnFact::ToolCancelled, TraceEventKind::ToolInvocation, "Stopped flight_search at the end of the turn"),
+            (
+                TurnFact::ToolCancelled,
+                TraceEventKind::ToolInvocation,
+                "Stopped flight_search at the end of the turn",
+            ),
             (
                 TurnFact::ToolLeftRunning,
                 TraceEventKind::ToolInvocation,

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::classify::{AttemptFault, FaultSource};
-use steadfast_mcp::http::{ProtocolEra, LEGACY, META_CAPABILITIES, META_VERSION, MODERN};
-use steadfast_mcp::message::{RpcMessage, code};
+use steadfast_mcp::http::{LEGACY, META_CAPABILITIES, META_VERSION, MODERN, ProtocolEra};
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcMessage, code};
 use tokio::time::timeout;
 
+use super::json_edits::{CLIENT_INFO, strings};
 use super::to_legacy::{self, LegacyBridge};
 use super::to_modern::ModernBridge;
-use super::json_edits::{CLIENT_INFO, strings};
-use super::{NotificationReceivers, DetectedEra, PendingRequest, UpstreamServer, initialized, no_id};
+use super::{DetectedEra, NotificationReceivers, PendingRequest, UpstreamServer, initialized, no_id};
 use crate::json_parts::object;
 use crate::server::{HANDSHAKE, ServerConnection, not_sent};
 
@@ -32,7 +32,10 @@ pub(super) enum FirstRequest {
 }
 
 /// Detects the era of a server for a client of the modern era.
-pub(super) async fn first(server: &Arc<UpstreamServer>, request: &RpcMessage) -> Result<FirstRequest, AttemptFault> {
+pub(super) async fn first(
+    server: &Arc<UpstreamServer>,
+    request: &RpcMessage,
+) -> Result<FirstRequest, AttemptFault> {
     let _finding = server.bridge.finding.lock().await;
     if server.bridge.found().is_some() {
         return Ok(FirstRequest::NotYet);
@@ -72,7 +75,10 @@ pub(super) async fn first(server: &Arc<UpstreamServer>, request: &RpcMessage) ->
 }
 
 /// Runs the handshake of a client of the legacy era, with a server of either era.
-pub(super) async fn initialize(server: &Arc<UpstreamServer>, request: &RpcMessage) -> Result<RpcMessage, AttemptFault> {
+pub(super) async fn initialize(
+    server: &Arc<UpstreamServer>,
+    request: &RpcMessage,
+) -> Result<RpcMessage, AttemptFault> {
     let answer = server.pass_first(request).await?.answer().await;
     let refuses = match &answer {
         Ok(answer) if answer.result().is_some() => {
@@ -119,13 +125,19 @@ fn discover_with(capabilities: &str, info: Option<&str>) -> RpcMessage {
 }
 
 /// Sends the probe and waits for the answer. Returns `None` if there is none in time.
-async fn ask(server: &Arc<UpstreamServer>, probe: &RpcMessage) -> Result<Option<Result<RpcMessage, AttemptFault>>, AttemptFault> {
+async fn ask(
+    server: &Arc<UpstreamServer>,
+    probe: &RpcMessage,
+) -> Result<Option<Result<RpcMessage, AttemptFault>>, AttemptFault> {
     let mut place = server.pass(probe, NotificationReceivers::default()).await?;
     Ok(timeout(SILENCE, place.answer()).await.ok())
 }
 
 /// Runs the legacy handshake on behalf of a modern client. Returns the server's response if it refuses.
-async fn shake_hands(server: &Arc<UpstreamServer>, request: &RpcMessage) -> Result<LegacyBridge, Option<RpcMessage>> {
+async fn shake_hands(
+    server: &Arc<UpstreamServer>,
+    request: &RpcMessage,
+) -> Result<LegacyBridge, Option<RpcMessage>> {
     let initialize = to_legacy::initialize(request);
     let asked = async { server.pass(&initialize, NotificationReceivers::default()).await?.answer().await };
     let answer = match timeout(HANDSHAKE, asked).await {
@@ -193,7 +205,10 @@ fn speaks_modern(versions: &str) -> bool {
 fn is_refusal(fault: &AttemptFault) -> bool {
     match fault.source {
         FaultSource::Http { status } => matches!(status, 400 | 404 | 405 | 406 | 415 | 422),
-        FaultSource::JsonRpc { .. } | FaultSource::SessionLost | FaultSource::BadAnswer | FaultSource::TooLarge => true,
+        FaultSource::JsonRpc { .. }
+        | FaultSource::SessionLost
+        | FaultSource::BadAnswer
+        | FaultSource::TooLarge => true,
         FaultSource::Transport { .. }
         | FaultSource::Exit { .. }
         | FaultSource::IsError

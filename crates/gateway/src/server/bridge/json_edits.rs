@@ -1,8 +1,8 @@
 //! JSON objects with members added or removed. Other members stay unchanged, byte for byte.
 
 use serde_json::value::RawValue;
-use steadfast_mcp::message::{RpcMessage, code};
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcMessage, code};
 
 use super::no_id;
 use crate::json_parts::{self, json};
@@ -41,7 +41,8 @@ pub(super) fn can_be_asked(capabilities: &str, method: &str, params: Option<&str
 
 /// Removes members from an object.
 pub(super) fn without(object: &str, names: &[&str]) -> JsonText {
-    let members: Vec<_> = json_text::members(object).filter(|member| !names.contains(&&*member.name)).collect();
+    let members: Vec<_> =
+        json_text::members(object).filter(|member| !names.contains(&&*member.name)).collect();
     let kept = members.iter().filter_map(|member| Some((&*member.name, object.get(member.value.clone())?)));
     json_parts::object(kept)
 }

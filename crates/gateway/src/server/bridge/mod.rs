@@ -11,9 +11,9 @@
 //! | `to_modern/` | a legacy client and a modern server: a call takes several rounds, with the client's input between them |
 
 mod era_detection;
+mod json_edits;
 mod to_legacy;
 mod to_modern;
-mod json_edits;
 
 use std::sync::Arc;
 
@@ -24,13 +24,13 @@ use steadfast_core::classify::AttemptFault;
 use steadfast_mcp::http::ProtocolEra;
 use steadfast_mcp::message::{RpcId, RpcMessage};
 
-pub(super) use self::to_legacy::RunningRequest;
 use self::to_legacy::LegacyBridge;
+pub(super) use self::to_legacy::RunningRequest;
 pub(crate) use self::to_legacy::is_held;
 use self::to_modern::ModernBridge;
 use super::handshake::initialized;
 use super::pending::NotificationReceivers;
-use super::{ServerEvent, NotificationHandler, Generation, PendingRequest, ServerRecovery, UpstreamServer};
+use super::{Generation, NotificationHandler, PendingRequest, ServerEvent, ServerRecovery, UpstreamServer};
 
 /// The translation for one server.
 #[derive(Default)]
@@ -75,7 +75,10 @@ impl EraBridge {
     /// Adapts the recovery of a server with changed tools: a modern client gets the change through its subscription.
     pub(super) fn recovered(&self, event: ServerEvent) -> ServerEvent {
         match (event, self.found()) {
-            (ServerEvent::Recovered(ServerRecovery { tools_changed: true }), Some(DetectedEra::ToLegacy(bridge))) => {
+            (
+                ServerEvent::Recovered(ServerRecovery { tools_changed: true }),
+                Some(DetectedEra::ToLegacy(bridge)),
+            ) => {
                 bridge.tools_changed();
                 ServerEvent::Recovered(ServerRecovery { tools_changed: false })
             }
@@ -127,21 +130,31 @@ pub(super) async fn send(
 }
 
 /// Sends the first request of a legacy client.
-pub(super) async fn send_first(server: &Arc<UpstreamServer>, request: &RpcMessage) -> Result<PendingRequest, AttemptFault> {
+pub(super) async fn send_first(
+    server: &Arc<UpstreamServer>,
+    request: &RpcMessage,
+) -> Result<PendingRequest, AttemptFault> {
     let answer = match server.bridge.found() {
         // A modern request: the modern era has no `initialize`.
         Some(DetectedEra::ToLegacy(_)) if ProtocolEra::of_request(request) == ProtocolEra::Modern => {
             Ok(json_edits::no_method("initialize"))
         }
-        _ if ProtocolEra::of_request(request) == ProtocolEra::Modern => return server.pass_first(request).await,
+        _ if ProtocolEra::of_request(request) == ProtocolEra::Modern => {
+            return server.pass_first(request).await;
+        }
         Some(DetectedEra::ToModern(bridge)) => Ok(bridge.initialized(request, server.name.as_str())),
-        Some(DetectedEra::Same(_) | DetectedEra::ToLegacy(_)) | None => era_detection::initialize(server, request).await,
+        Some(DetectedEra::Same(_) | DetectedEra::ToLegacy(_)) | None => {
+            era_detection::initialize(server, request).await
+        }
     };
     Ok(server.pending.answered_with(answer))
 }
 
 /// Translates a notification of the client. Returns `None` if the server's era does not have it.
-pub(super) fn translate_notification(server: &Arc<UpstreamServer>, notification: &RpcMessage) -> Option<RpcMessage> {
+pub(super) fn translate_notification(
+    server: &Arc<UpstreamServer>,
+    notification: &RpcMessage,
+) -> Option<RpcMessage> {
     match server.bridge.found() {
         Some(DetectedEra::ToModern(bridge)) => to_modern::told(server, &bridge, notification),
         Some(DetectedEra::Same(_) | DetectedEra::ToLegacy(_)) | None => Some(notification.clone()),

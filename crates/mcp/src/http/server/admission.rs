@@ -40,7 +40,11 @@ impl AdmissionError {
     };
 }
 
-pub(super) fn host_and_origin(uri: &Uri, headers: &HeaderMap, names: &AllowedHosts) -> Result<(), HttpRefusal> {
+pub(super) fn host_and_origin(
+    uri: &Uri,
+    headers: &HeaderMap,
+    names: &AllowedHosts,
+) -> Result<(), HttpRefusal> {
     names.admit(uri, headers).map_err(|why| HttpRefusal::invalid(why.status, why.text))
 }
 
@@ -57,7 +61,10 @@ impl AllowedHosts {
             (_, Some(_), _) => (None, None),
         };
         let Some(named) = named else {
-            return Err(AdmissionError { status: StatusCode::BAD_REQUEST, text: "one Host header is required" });
+            return Err(AdmissionError {
+                status: StatusCode::BAD_REQUEST,
+                text: "one Host header is required",
+            });
         };
         // In the absolute form, the target names the host and takes precedence over the header (RFC 9112, section
         // 3.2.2).
@@ -122,9 +129,10 @@ pub(super) fn content_is_json(headers: &HeaderMap) -> Result<(), HttpRefusal> {
     let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     match media_type(given).eq_ignore_ascii_case("application/json") {
         true => Ok(()),
-        false => {
-            Err(HttpRefusal::invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json"))
-        }
+        false => Err(HttpRefusal::invalid(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "Content-Type must be application/json",
+        )),
     }
 }
 
@@ -246,7 +254,8 @@ mod tests {
 
     #[test]
     fn hosts_and_origins_of_strangers_are_refused() {
-        let names = AllowedHosts { hosts: vec!["gate.example".into()], origins: vec!["https://app.example".into()] };
+        let names =
+            AllowedHosts { hosts: vec!["gate.example".into()], origins: vec!["https://app.example".into()] };
         for (host, origin, expected) in [
             (Some("127.0.0.1:8080"), None, 200),
             (Some("127.0.0.1"), Some("http://localhost:3000"), 200),

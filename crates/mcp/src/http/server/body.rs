@@ -80,7 +80,12 @@ impl EventBody {
     }
 
     /// Creates a stream that can be resumed.
-    pub(super) fn numbered(source: PipeAttachment, link: DeliveryLink, manner: StreamTiming, number: u64) -> Self {
+    pub(super) fn numbered(
+        source: PipeAttachment,
+        link: DeliveryLink,
+        manner: StreamTiming,
+        number: u64,
+    ) -> Self {
         Self { number: Some(number), retry: Some(manner.retry), ..Self::plain(source, link, manner) }
     }
 
@@ -104,7 +109,8 @@ impl EventBody {
         while !self.ended && out.len() < FRAME {
             match self.source.poll_next(cx) {
                 Poll::Ready(Some(event)) => {
-                    let id = self.number.map(|stream| StreamEventId { stream, event: event.number }.to_string());
+                    let id =
+                        self.number.map(|stream| StreamEventId { stream, event: event.number }.to_string());
                     sse::write_event(&mut out, id.as_deref(), self.retry.take(), &data_of(&event));
                     if let Some(tracker) = event.tracker {
                         self.link.record_handed_over(tracker);
@@ -152,7 +158,9 @@ impl Body for EndpointBody {
                 }
                 Poll::Ready(data.take().map(|data| Ok(Frame::data(data))))
             }
-            EndpointBodyContent::Events(events) => events.poll(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk)))),
+            EndpointBodyContent::Events(events) => {
+                events.poll(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
+            }
         }
     }
 
@@ -165,7 +173,9 @@ impl Body for EndpointBody {
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            EndpointBodyContent::Whole { data, .. } => SizeHint::with_exact(data.as_ref().map_or(0, Bytes::len) as u64),
+            EndpointBodyContent::Whole { data, .. } => {
+                SizeHint::with_exact(data.as_ref().map_or(0, Bytes::len) as u64)
+            }
             EndpointBodyContent::Events(_) => SizeHint::default(),
         }
     }

@@ -94,7 +94,12 @@ impl Connections {
     }
 
     /// Gives a slot to a connection that was accepted.
-    pub(super) fn add(self: &Arc<Self>, address: IpAddr, activity: &ConnectionActivity, link: &DeliveryLink) -> ConnectionSlot {
+    pub(super) fn add(
+        self: &Arc<Self>,
+        address: IpAddr,
+        activity: &ConnectionActivity,
+        link: &DeliveryLink,
+    ) -> ConnectionSlot {
         let network = network(address);
         let mut table = self.table.lock();
         let is_reserved = Arc::new(AtomicBool::new(!self.find_slot(&table, network)));
@@ -149,7 +154,8 @@ impl ConnectionSlot {
         }
         let table = self.connections.table.lock();
         let own = table.entries.get(&self.number).and_then(|one| one.network);
-        let is_unauthenticated = |one: &ConnectionEntry| own.is_some() && one.network == own && !one.link.is_admitted();
+        let is_unauthenticated =
+            |one: &ConnectionEntry| own.is_some() && one.network == own && !one.link.is_admitted();
         let is_ordinary = |one: &ConnectionEntry| !one.is_reserved.load(Ordering::Relaxed);
         // The connection itself is counted too.
         let has_slot = table.count(is_unauthenticated) <= self.connections.unauthenticated

@@ -4,11 +4,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::refusal::HttpRefusal;
 use crate::http::{
-    ProtocolEra, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION, META_CAPABILITIES, META_VERSION, decode_value,
+    MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION, META_CAPABILITIES, META_VERSION, ProtocolEra, decode_value,
     name_source,
 };
-use crate::message::{RpcMessage, code};
 use crate::json_text::JsonText;
+use crate::message::{RpcMessage, code};
 
 /// The protocol version of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +29,14 @@ pub(super) fn of_bodiless(headers: &HeaderMap) -> Result<MessageVersion, HttpRef
                 Ok(MessageVersion { era: ProtocolEra::Legacy, version: Some(version.into()) })
             }
             Some((_, Some(ProtocolEra::Modern))) => Err(not_allowed()),
-            Some((_, None)) | None => {
-                Err(HttpRefusal::invalid(StatusCode::BAD_REQUEST, "this MCP-Protocol-Version is not supported"))
-            }
+            Some((_, None)) | None => Err(HttpRefusal::invalid(
+                StatusCode::BAD_REQUEST,
+                "this MCP-Protocol-Version is not supported",
+            )),
         },
-        Err(RepeatedHeader) => Err(HttpRefusal::invalid(StatusCode::BAD_REQUEST, "MCP-Protocol-Version is repeated")),
+        Err(RepeatedHeader) => {
+            Err(HttpRefusal::invalid(StatusCode::BAD_REQUEST, "MCP-Protocol-Version is repeated"))
+        }
     }
 }
 
@@ -96,7 +99,8 @@ fn check_modern(
     check_header(headers, message, &MCP_METHOD, Some(method), HeaderRequirement::Yes)?;
     if let Some(source) = name_source(method) {
         let name = message.param_text(source);
-        let needed = if source == "taskId" || name.is_none() { HeaderRequirement::No } else { HeaderRequirement::Yes };
+        let needed =
+            if source == "taskId" || name.is_none() { HeaderRequirement::No } else { HeaderRequirement::Yes };
         check_header(headers, message, &MCP_NAME, name.as_deref(), needed)?;
     }
     let invalid = |text: &str| Err(HttpRefusal::bad_request(message, code::INVALID_PARAMS, text, None));
@@ -150,7 +154,12 @@ fn unsupported(message: &RpcMessage, version: &str, supported: &[impl AsRef<str>
     let requested = JsonText::string(version);
     let data = format!("{{\"supported\":[{}],\"requested\":{}}}", listed.join(","), requested.as_str());
     let data = JsonText::parse(data).ok();
-    HttpRefusal::bad_request(message, code::UNSUPPORTED_VERSION, "unsupported protocol version", data.as_ref())
+    HttpRefusal::bad_request(
+        message,
+        code::UNSUPPORTED_VERSION,
+        "unsupported protocol version",
+        data.as_ref(),
+    )
 }
 
 /// The error for a header that must not be repeated.
@@ -239,7 +248,11 @@ mod tests {
             (&[V, CALL, ("mcp-name", "a b")], call, Ok(ProtocolEra::Modern)),
             (&[V, CALL, ("mcp-name", " a b ")], call, Ok(ProtocolEra::Modern)),
             (&[V, CALL, ("mcp-name", "=?base64?YSBi?=")], call, Ok(ProtocolEra::Modern)),
-            (&[V, ("mcp-method", "resources/read"), ("mcp-name", "=?base64?w7w=?=")], read, Ok(ProtocolEra::Modern)),
+            (
+                &[V, ("mcp-method", "resources/read"), ("mcp-name", "=?base64?w7w=?=")],
+                read,
+                Ok(ProtocolEra::Modern),
+            ),
             (&[V, get], task, Ok(ProtocolEra::Modern)),
             (&[V, get, ("mcp-name", "t")], task, Ok(ProtocolEra::Modern)),
             (&[V, get, ("mcp-name", "u")], task, Err((400, -32020))),
@@ -273,7 +286,8 @@ mod tests {
 
     #[test]
     fn an_unsupported_version_is_refused_with_the_supported_ones() {
-        let message = RpcMessage::parse(&b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}"[..], 1000).unwrap();
+        let message =
+            RpcMessage::parse(&b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}"[..], 1000).unwrap();
         let refusal = unsupported(&message, "v\"9", &["2026-07-28", "2025-11-25"]);
         let error: serde_json::Value = serde_json::from_slice(refusal.error.bytes()).unwrap();
         let data = serde_json::json!({"supported": ["2026-07-28", "2025-11-25"], "requested": "v\"9"});
@@ -288,7 +302,11 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"io.modelcontextprotocol/protocolVersion":"x"}}}"#;
         for body in [ping, told, answer] {
             assert_eq!(judged(&[], body), Ok(ProtocolEra::Legacy), "{body}");
-            assert_eq!(judged(&[("mcp-protocol-version", "2025-06-18")], body), Ok(ProtocolEra::Legacy), "{body}");
+            assert_eq!(
+                judged(&[("mcp-protocol-version", "2025-06-18")], body),
+                Ok(ProtocolEra::Legacy),
+                "{body}"
+            );
         }
         assert_eq!(judged(&[V], told), Ok(ProtocolEra::Modern));
         assert_eq!(judged(&[V], answer), Err((400, -32600)));

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-use crate::delivery::{GRACE, DeliveryLink};
+use crate::delivery::{DeliveryLink, GRACE};
 
 /// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -143,8 +143,20 @@ pub(super) struct GuardedConnection<C> {
 }
 
 impl<C> GuardedConnection<C> {
-    pub(super) fn new(inner: C, link: DeliveryLink, activity: ConnectionActivity, patience: ConnectionTimeouts) -> Self {
-        Self { inner, link, activity, patience, reading: ConnectionTimer::default(), writing: ConnectionTimer::default() }
+    pub(super) fn new(
+        inner: C,
+        link: DeliveryLink,
+        activity: ConnectionActivity,
+        patience: ConnectionTimeouts,
+    ) -> Self {
+        Self {
+            inner,
+            link,
+            activity,
+            patience,
+            reading: ConnectionTimer::default(),
+            writing: ConnectionTimer::default(),
+        }
     }
 
     /// Closes the link after an error. The error is returned only once: later calls see a connection that seems to

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connections::{ConnectionSlot, Connections};
-use super::guarded_connection::{self, ConnectionActivity, GuardedConnection, ConnectionTimeouts};
+use super::guarded_connection::{self, ConnectionActivity, ConnectionTimeouts, GuardedConnection};
 use crate::delivery::DeliveryLink;
 
 /// The body of an incoming request.
@@ -202,7 +202,8 @@ impl HttpConnection {
     async fn serve<S: HttpService>(self, limits: ListenerLimits, service: Arc<S>, stop: CancellationToken) {
         let Self { mut stream, address, link, activity, slot } = self;
         configure(&stream, &limits);
-        let patience = ConnectionTimeouts { head: limits.head_time, idle: limits.idle, write: limits.write_stall };
+        let patience =
+            ConnectionTimeouts { head: limits.head_time, idle: limits.idle, write: limits.write_stall };
         let _closing = LinkCloser(link.clone());
         let guarded = GuardedConnection::new(&mut stream, link.clone(), activity.clone(), patience);
         let peer = ConnectionPeer { link, address: Some(address) };

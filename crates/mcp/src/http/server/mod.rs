@@ -13,15 +13,15 @@
 //! **Slow clients** harm only themselves: sending never waits, and streams are bounded. A connection is closed if it
 //! takes no bytes for a while, or does not complete a request that it began.
 
-mod responder;
-mod body;
 mod admission;
+mod body;
 mod connections;
 mod era;
 mod guarded_connection;
+mod listener;
 mod pipe;
 mod refusal;
-mod listener;
+mod responder;
 mod session;
 mod streams;
 mod token;
@@ -39,23 +39,23 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use http_body::Body;
 use http_body_util::BodyExt;
 
-pub use self::responder::{Notifier, Responder, StreamSendError};
+pub use self::admission::{AdmissionError, AllowedHosts, ENCODED, bearer, is_encoded, target_host};
 pub use self::body::EndpointBody;
 use self::body::{EventBody, StreamTiming};
-pub use self::admission::{ENCODED, AllowedHosts, AdmissionError, bearer, is_encoded, target_host};
 use self::era::MessageVersion;
 pub use self::guarded_connection::within;
+pub use self::listener::{ConnectionPeer, HttpService, ListenerLimits, OVERLOADED, RequestBody, serve};
 pub use self::pipe::StreamLimits;
-use self::pipe::{PipeAttachment, FirstItem, MessagePipe};
+use self::pipe::{FirstItem, MessagePipe, PipeAttachment};
 pub use self::refusal::HttpRefusal;
-pub use self::listener::{HttpService, OVERLOADED, ConnectionPeer, RequestBody, ListenerLimits, serve};
+pub use self::responder::{Notifier, Responder, StreamSendError};
 use self::session::StreamEventId;
-pub use self::session::{PushOutcome, SessionStreams, McpSessionId};
+pub use self::session::{McpSessionId, PushOutcome, SessionStreams};
 pub use self::streams::{EventStreamLimiter, StreamFollower, StreamPermit, TooManyStreams};
-pub use self::token::{AdminToken, TokenHolder, Principal, BearerTokens};
-use super::{ProtocolEra, LAST_EVENT_ID, MCP_SESSION_ID};
+pub use self::token::{AdminToken, BearerTokens, Principal, TokenHolder};
+use super::{LAST_EVENT_ID, MCP_SESSION_ID, ProtocolEra};
 use crate::delivery::DeliveryLink;
-use crate::message::{RpcId, RpcMessageKind, RpcMessage, code};
+use crate::message::{RpcId, RpcMessage, RpcMessageKind, code};
 
 /// The layer above an endpoint.
 pub trait EndpointHandler: Send + Sync + 'static {
@@ -204,7 +204,11 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
         }
     }
 
-    async fn handle<B>(&self, request: Request<B>, peer: ConnectionPeer) -> Result<Response<EndpointBody>, HttpRefusal>
+    async fn handle<B>(
+        &self,
+        request: Request<B>,
+        peer: ConnectionPeer,
+    ) -> Result<Response<EndpointBody>, HttpRefusal>
     where
         B: Body<Data = Bytes> + Send,
         B::Error: std::error::Error,
@@ -219,7 +223,9 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
             Method::POST => self.post(caller, body).await,
             Method::GET => self.get(caller).await,
             Method::DELETE => self.delete(caller).await,
-            _ => Err(HttpRefusal::invalid(StatusCode::METHOD_NOT_ALLOWED, "this method is not supported here")),
+            _ => {
+                Err(HttpRefusal::invalid(StatusCode::METHOD_NOT_ALLOWED, "this method is not supported here"))
+            }
         }
     }
 
@@ -237,7 +243,8 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
         if message.is_request() {
             admission::accepts(&caller.headers, &["application/json", "text/event-stream"])?;
         }
-        let MessageVersion { era, version } = era::of_message(&caller.headers, &message, &self.front.versions())?;
+        let MessageVersion { era, version } =
+            era::of_message(&caller.headers, &message, &self.front.versions())?;
         let session = match era {
             ProtocolEra::Modern => None,
             ProtocolEra::Legacy if message.method() == Some("initialize") => None,
@@ -245,7 +252,14 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
         };
         let RpcMessageKind::Request { id, .. } = message.kind() else {
             let link = caller.link.clone();
-            self.front.message(IncomingMessage { message, caller, era, version, session, responder: None })?;
+            self.front.message(IncomingMessage {
+                message,
+                caller,
+                era,
+                version,
+                session,
+                responder: None,
+            })?;
             return Ok(bare(StatusCode::ACCEPTED, &link));
         };
         let listens = message.method() == Some("subscriptions/listen");
@@ -327,7 +341,11 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
             (Some((attached, number)), _) => (attached, number, StreamResumption::Yes),
             (None, Some(last)) => {
                 let (attached, number) = session.listen();
-                (attached, number, StreamResumption::Unknown(last.chars().take(256).collect::<String>().into()))
+                (
+                    attached,
+                    number,
+                    StreamResumption::Unknown(last.chars().take(256).collect::<String>().into()),
+                )
             }
             (None, None) => {
                 let (attached, number) = session.listen();
@@ -353,7 +371,11 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
         Ok(bare(StatusCode::NO_CONTENT, &link))
     }
 
-    async fn session(&self, caller: &HttpCaller, message: Option<&RpcMessage>) -> Result<Arc<SessionStreams>, HttpRefusal> {
+    async fn session(
+        &self,
+        caller: &HttpCaller,
+        message: Option<&RpcMessage>,
+    ) -> Result<Arc<SessionStreams>, HttpRefusal> {
         let id = message.filter(|message| message.is_request()).and_then(RpcMessage::id);
         let Some(value) = caller.headers.get(MCP_SESSION_ID) else {
             let text = "the header Mcp-Session-Id is missing: start with initialize";
@@ -390,8 +412,9 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
             let mut all = Bytes::new();
             let mut more: Option<BytesMut> = None;
             while let Some(frame) = body.as_mut().frame().await {
-                let broken =
-                    |_| HttpRefusal::invalid(StatusCode::BAD_REQUEST, "the body could not be read completely");
+                let broken = |_| {
+                    HttpRefusal::invalid(StatusCode::BAD_REQUEST, "the body could not be read completely")
+                };
                 let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
                 let length = more.as_ref().map_or(all.len(), BytesMut::len);
                 if length + data.len() > most {

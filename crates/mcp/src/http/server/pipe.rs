@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::StreamSendError;
 use super::refusal::HttpRefusal;
 use super::session::SessionStreams;
-use crate::delivery::{DeliveryCallback, PendingDelivery, DeliveryTracker};
+use crate::delivery::{DeliveryCallback, DeliveryTracker, PendingDelivery};
 use crate::message::RpcMessage;
 
 /// Limits of one stream.
@@ -142,7 +142,11 @@ impl MessagePipe {
     }
 
     /// Adds the response to a request that belonged to another stream. More messages may follow.
-    pub(super) fn answer(&self, message: RpcMessage, arrived: Option<DeliveryCallback>) -> Result<PendingDelivery, StreamSendError> {
+    pub(super) fn answer(
+        &self,
+        message: RpcMessage,
+        arrived: Option<DeliveryCallback>,
+    ) -> Result<PendingDelivery, StreamSendError> {
         let (tracker, delivery) = DeliveryTracker::with_callback(message.id(), arrived);
         self.take_one(message, Some(tracker)).map(|()| delivery)
     }
@@ -294,7 +298,9 @@ impl MessagePipe {
                 }
             }
             Some(_) => Poll::Ready(FirstItem::Stream),
-            None if matches!(state.end, PipeEnd::Done) || state.reader != reader => Poll::Ready(FirstItem::Nothing),
+            None if matches!(state.end, PipeEnd::Done) || state.reader != reader => {
+                Poll::Ready(FirstItem::Nothing)
+            }
             None => {
                 state.waker = Some(cx.waker().clone());
                 Poll::Pending
@@ -335,7 +341,12 @@ impl MessagePipe {
 }
 
 impl State {
-    fn push(&mut self, message: RpcMessage, tracker: Option<DeliveryTracker>, behind: StreamPosition) -> Option<Waker> {
+    fn push(
+        &mut self,
+        message: RpcMessage,
+        tracker: Option<DeliveryTracker>,
+        behind: StreamPosition,
+    ) -> Option<Waker> {
         self.waiting_bytes += message.bytes().len();
         self.events.push_back(PipeEvent { number: self.next_number, message, tracker, behind });
         self.next_number += 1;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::streams::TooManyStreams;
-use crate::message::{RpcId, RpcMessage, InvalidMessage, code};
 use crate::json_text::JsonText;
+use crate::message::{InvalidMessage, RpcId, RpcMessage, code};
 
 /// A request that is refused with an HTTP status.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -52,7 +52,11 @@ impl Responder {
     }
 
     /// Does the same, and calls `arrived` as soon as the delivery is known.
-    pub fn finish_with_callback(self, response: RpcMessage, arrived: Option<DeliveryCallback>) -> PendingDelivery {
+    pub fn finish_with_callback(
+        self,
+        response: RpcMessage,
+        arrived: Option<DeliveryCallback>,
+    ) -> PendingDelivery {
         self.pipe.finish(response, arrived)
     }
 
@@ -97,7 +101,11 @@ impl Notifier {
 
     /// Sends the response to a request whose own stream is gone, on a stream that listens. Calls `arrived` as soon as
     /// the delivery is known.
-    pub fn answer(&self, response: RpcMessage, arrived: Option<DeliveryCallback>) -> Result<PendingDelivery, StreamSendError> {
+    pub fn answer(
+        &self,
+        response: RpcMessage,
+        arrived: Option<DeliveryCallback>,
+    ) -> Result<PendingDelivery, StreamSendError> {
         self.0.answer(response, arrived)
     }
 

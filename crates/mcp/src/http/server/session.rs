@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 
 use super::StreamSendError;
-use super::pipe::{PipeAttachment, MessagePipe, StreamLimits};
+use super::pipe::{MessagePipe, PipeAttachment, StreamLimits};
 use crate::message::RpcMessage;
 
 /// A session id: visible ASCII, at most 256 characters.

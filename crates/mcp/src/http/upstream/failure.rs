@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use steadfast_core::classify::{AttemptFault, RetryAfter, FaultSource, TransportError};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 
 use crate::message::{RpcMessage, code};
 
@@ -64,7 +64,9 @@ impl UpstreamFailure {
             Self::Lost { error, text } => {
                 AttemptFault::new(FaultSource::Transport { error: *error, written: true }, text.clone())
             }
-            Self::SessionLost => AttemptFault::new(FaultSource::SessionLost, "the server does not know the session"),
+            Self::SessionLost => {
+                AttemptFault::new(FaultSource::SessionLost, "the server does not know the session")
+            }
             Self::Status { status, retry_after, error, text } => {
                 let code = error.as_ref().and_then(|error| error.error_code());
                 let source = match (status, code) {
@@ -81,7 +83,9 @@ impl UpstreamFailure {
                 AttemptFault { retry_after: *retry_after, ..AttemptFault::new(source, message) }
             }
             Self::BadAnswer { text } => AttemptFault::new(FaultSource::BadAnswer, text.clone()),
-            Self::TooLarge { announced: told, limit } => AttemptFault::new(FaultSource::TooLarge, too_large(*told, *limit)),
+            Self::TooLarge { announced: told, limit } => {
+                AttemptFault::new(FaultSource::TooLarge, too_large(*told, *limit))
+            }
         }
     }
 
@@ -187,7 +191,7 @@ fn words(error: &(dyn std::error::Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use steadfast_core::Timestamp;
-    use steadfast_core::classify::{FaultNature, Overrides, AttemptReach, classify};
+    use steadfast_core::classify::{AttemptReach, FaultNature, Overrides, classify};
 
     use super::*;
 
@@ -220,8 +224,16 @@ mod tests {
             (status(400, Some(-32602), None), AttemptReach::Refused, FaultNature::Permanent),
             (status(404, Some(-32601), None), AttemptReach::Refused, FaultNature::Permanent),
             (status(401, Some(-32601), None), AttemptReach::Answered, FaultNature::Permanent),
-            (UpstreamFailure::BadAnswer { text: String::new() }, AttemptReach::Unknown, FaultNature::Permanent),
-            (UpstreamFailure::TooLarge { announced: Some(9), limit: 8 }, AttemptReach::Answered, FaultNature::Permanent),
+            (
+                UpstreamFailure::BadAnswer { text: String::new() },
+                AttemptReach::Unknown,
+                FaultNature::Permanent,
+            ),
+            (
+                UpstreamFailure::TooLarge { announced: Some(9), limit: 8 },
+                AttemptReach::Answered,
+                FaultNature::Permanent,
+            ),
         ] {
             let classified = classify(&failure.fault(), &Overrides::default(), Timestamp::ZERO);
             assert_eq!((classified.reach, classified.nature), (reach, nature), "{failure:?}");
@@ -233,7 +245,9 @@ mod tests {
         for code in [-32020, -32021, -32022] {
             assert!(status(400, Some(code), None).is_modern());
         }
-        for failure in [status(400, Some(-32600), None), status(400, None, None), UpstreamFailure::SessionLost] {
+        for failure in
+            [status(400, Some(-32600), None), status(400, None, None), UpstreamFailure::SessionLost]
+        {
             assert!(!failure.is_modern());
         }
     }

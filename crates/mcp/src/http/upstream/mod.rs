@@ -24,15 +24,16 @@ use hyper::body::Incoming;
 use rustls::ClientConfig;
 use steadfast_core::classify::RetryAfter;
 
-use self::connect::UpstreamAddress;
 pub use self::connect::InvalidServerUrl;
+use self::connect::UpstreamAddress;
 pub use self::failure::{UpstreamFailure, too_large};
-pub use self::origin::{OriginRequest, SseStream, HttpOrigin, OriginResponse, RequestProgress};
+pub use self::origin::{HttpOrigin, OriginRequest, OriginResponse, RequestProgress, SseStream};
 pub use self::pool::ConnectionPoolLimits;
 use self::pool::{HttpConnectionPool, PooledConnection};
 pub use self::stream::{EventStream, StreamItem};
 use super::{
-    ProtocolEra, LAST_EVENT_ID, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION, MCP_SESSION_ID, encode_value, name_source,
+    LAST_EVENT_ID, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION, MCP_SESSION_ID, ProtocolEra, encode_value,
+    name_source,
 };
 use crate::message::{RpcMessage, code};
 
@@ -111,13 +112,19 @@ impl HttpUpstream {
     }
 
     /// Sends a message. Dropping the future closes the connection, which cancels a request in the modern era.
-    pub async fn post(&self, message: &RpcMessage, context: &MessageContext) -> Result<UpstreamResponse, UpstreamFailure> {
+    pub async fn post(
+        &self,
+        message: &RpcMessage,
+        context: &MessageContext,
+    ) -> Result<UpstreamResponse, UpstreamFailure> {
         let mut request = self.request(Method::POST, context, Full::new(message.bytes().clone()));
         let headers = request.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-        let is_modern =
-            context.version.as_deref().is_some_and(|version| ProtocolEra::of(version) != Some(ProtocolEra::Legacy));
+        let is_modern = context
+            .version
+            .as_deref()
+            .is_some_and(|version| ProtocolEra::of(version) != Some(ProtocolEra::Legacy));
         if let Some(method) = message.method().filter(|_| is_modern) {
             headers.insert(MCP_METHOD, encode_value(method));
             if let Some(name) = name_source(method).and_then(|source| message.param_text(source)) {
@@ -133,7 +140,11 @@ impl HttpUpstream {
     }
 
     /// Listens for messages of a session that belong to no request, or resumes a stream after the last event.
-    pub async fn listen(&self, context: &MessageContext, last_event: Option<&str>) -> Result<EventStream, UpstreamFailure> {
+    pub async fn listen(
+        &self,
+        context: &MessageContext,
+        last_event: Option<&str>,
+    ) -> Result<EventStream, UpstreamFailure> {
         let mut request = self.request(Method::GET, context, Full::default());
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         if let Some(last) = last_event.and_then(|last| HeaderValue::from_str(last).ok()) {
@@ -177,7 +188,11 @@ impl HttpUpstream {
         request
     }
 
-    async fn content(&self, response: Response<Incoming>, used: PooledConnection) -> Result<UpstreamContent, UpstreamFailure> {
+    async fn content(
+        &self,
+        response: Response<Incoming>,
+        used: PooledConnection,
+    ) -> Result<UpstreamContent, UpstreamFailure> {
         let (parts, body) = response.into_parts();
         let kept = kept(&parts.headers);
         let kind = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -187,7 +202,9 @@ impl HttpUpstream {
         }
         let text = match read(body, self.message_bytes).await? {
             BodyOutcome::Whole(text) => text,
-            BodyOutcome::TooLong(told) => return Err(UpstreamFailure::TooLarge { announced: told, limit: self.message_bytes }),
+            BodyOutcome::TooLong(told) => {
+                return Err(UpstreamFailure::TooLarge { announced: told, limit: self.message_bytes });
+            }
         };
         used.done(kept);
         if text.trim_ascii().is_empty() {
@@ -197,7 +214,9 @@ impl HttpUpstream {
             // Some servers send a body with a 202. It is ignored.
             return match parts.status {
                 StatusCode::ACCEPTED => Ok(UpstreamContent::Accepted),
-                _ => Err(UpstreamFailure::BadAnswer { text: format!("the response has the content type {kind:?}") }),
+                _ => Err(UpstreamFailure::BadAnswer {
+                    text: format!("the response has the content type {kind:?}"),
+                }),
             };
         }
         match RpcMessage::parse(text, self.message_bytes) {
@@ -209,7 +228,10 @@ impl HttpUpstream {
 }
 
 /// Returns the response if it is a success, else the failure. The connection of a failure is not reused.
-async fn success(response: Response<Incoming>, context: &MessageContext) -> Result<Response<Incoming>, UpstreamFailure> {
+async fn success(
+    response: Response<Incoming>,
+    context: &MessageContext,
+) -> Result<Response<Incoming>, UpstreamFailure> {
     if response.status().is_success() {
         return Ok(response);
     }
@@ -229,7 +251,12 @@ async fn success(response: Response<Incoming>, context: &MessageContext) -> Resu
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let retry_after = RetryAfter::from_headers(header(RETRY_AFTER.as_str()), header("retry-after-ms"));
     let text = String::from_utf8_lossy(&said).chars().take(MOST_WORDS).collect();
-    Err(UpstreamFailure::Status { status: parts.status.as_u16(), retry_after, error: error.map(Box::new), text })
+    Err(UpstreamFailure::Status {
+        status: parts.status.as_u16(),
+        retry_after,
+        error: error.map(Box::new),
+        text,
+    })
 }
 
 const MOST_OF_AN_ERROR: usize = 256 << 10;

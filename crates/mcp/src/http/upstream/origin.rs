@@ -12,10 +12,10 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
-use super::connect::{UpstreamAddress, InvalidServerUrl};
+use super::connect::{InvalidServerUrl, UpstreamAddress};
 use super::failure::UpstreamFailure;
 use super::pool::{HttpConnectionPool, PooledConnection};
-use super::{MOST_OF_AN_ERROR, BodyOutcome, HttpUpstreamSettings, TIME_FOR_AN_ERROR, kept, read};
+use super::{BodyOutcome, HttpUpstreamSettings, MOST_OF_AN_ERROR, TIME_FOR_AN_ERROR, kept, read};
 use crate::sse::{SseEvent, SseItem, SseParser};
 
 /// An HTTP origin: scheme, host and port. Clones share its connections.
@@ -72,12 +72,20 @@ impl HttpOrigin {
         let authority = url.authority().ok_or(InvalidServerUrl::NotHttp)?;
         let host = HeaderValue::from_str(authority.as_str()).map_err(|_| InvalidServerUrl::NotHttp)?;
         let address = UpstreamAddress::of(&url, settings.tls)?;
-        Ok(Self { pool: HttpConnectionPool::new(address, settings.pool), host, longest: settings.message_bytes })
+        Ok(Self {
+            pool: HttpConnectionPool::new(address, settings.pool),
+            host,
+            longest: settings.message_bytes,
+        })
     }
 
     /// Sends a request and reads the response. Dropping the future closes the connection. `under_way` then shows if a
     /// part of the request may have been sent.
-    pub async fn send(&self, asked: OriginRequest, under_way: &RequestProgress) -> Result<OriginResponse, UpstreamFailure> {
+    pub async fn send(
+        &self,
+        asked: OriginRequest,
+        under_way: &RequestProgress,
+    ) -> Result<OriginResponse, UpstreamFailure> {
         let request = self.request(asked);
         let (response, used) = self.pool.send_with_progress(request, under_way).await?;
         let (parts, body) = response.into_parts();
@@ -90,12 +98,17 @@ impl HttpOrigin {
                 used.done(kept(&headers));
                 Ok(OriginResponse { status, headers, body })
             }
-            BodyOutcome::TooLong(told) => Err(UpstreamFailure::TooLarge { announced: told, limit: self.longest }),
+            BodyOutcome::TooLong(told) => {
+                Err(UpstreamFailure::TooLarge { announced: told, limit: self.longest })
+            }
         }
     }
 
     /// Sends a request whose response is a stream of server-sent events. Returns any other response as it is.
-    pub async fn follow(&self, asked: OriginRequest) -> Result<Result<SseStream, OriginResponse>, UpstreamFailure> {
+    pub async fn follow(
+        &self,
+        asked: OriginRequest,
+    ) -> Result<Result<SseStream, OriginResponse>, UpstreamFailure> {
         let (response, used) = self.pool.send(self.request(asked)).await?;
         let (parts, body) = response.into_parts();
         let (status, headers) = (parts.status, parts.headers);
@@ -119,7 +132,12 @@ impl HttpOrigin {
 
 /// Reads a response that is not a success. The status is enough to continue, so there is only a short wait for the
 /// body.
-async fn unsuccessful(status: StatusCode, headers: HeaderMap, body: Incoming, used: PooledConnection) -> OriginResponse {
+async fn unsuccessful(
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Incoming,
+    used: PooledConnection,
+) -> OriginResponse {
     let said = tokio::time::timeout(TIME_FOR_AN_ERROR, read(body, MOST_OF_AN_ERROR)).await;
     let body = match said {
         Ok(Ok(BodyOutcome::Whole(said))) => {

@@ -141,8 +141,11 @@ impl HttpConnectionPool {
                 return Err(UpstreamFailure::not_sent(&io::Error::new(io::ErrorKind::TimedOut, text)));
             }
         };
-        let stream =
-            self.address.connect(self.limits.connect).await.map_err(|error| UpstreamFailure::not_sent(&error))?;
+        let stream = self
+            .address
+            .connect(self.limits.connect)
+            .await
+            .map_err(|error| UpstreamFailure::not_sent(&error))?;
         let mut builder = Builder::new();
         builder.max_buf_size(self.limits.head_bytes.max(8 << 10));
         let not_sent = |error: hyper::Error| UpstreamFailure::not_sent(&io::Error::other(error.to_string()));
@@ -159,7 +162,11 @@ impl HttpConnectionPool {
         if state.idle.len() >= self.limits.idle || time.is_zero() {
             return;
         }
-        state.idle.push(IdleConnection { sender: used.sender, until: Instant::now() + time, _place: used.place });
+        state.idle.push(IdleConnection {
+            sender: used.sender,
+            until: Instant::now() + time,
+            _place: used.place,
+        });
         if !std::mem::replace(&mut state.is_swept, true) {
             tokio::spawn(sweep(Arc::downgrade(self), self.limits.idle_time));
         }

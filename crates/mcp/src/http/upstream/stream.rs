@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use super::failure::UpstreamFailure;
 use super::pool::PooledConnection;
 use crate::long_text::LongText;
-use crate::message::{RpcMessage, InvalidMessage};
+use crate::message::{InvalidMessage, RpcMessage};
 use crate::sse::{SseItem, SseParser};
 
 /// One item of a stream.
@@ -39,7 +39,12 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    pub(super) fn new(body: Incoming, used: PooledConnection, kept: Option<Duration>, longest: usize) -> Self {
+    pub(super) fn new(
+        body: Incoming,
+        used: PooledConnection,
+        kept: Option<Duration>,
+        longest: usize,
+    ) -> Self {
         Self { body, used: Some((used, kept)), parser: SseParser::new(longest), ended: false }
     }
 

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use serde_json::{Value, json};
 
 use super::{ADMIN, ApiGateway, PLAIN, envelope};
-use crate::client::Client;
+use crate::client::McpTestClient;
 use crate::raw::{RawRequest, send};
 use crate::world::PATIENCE;
 
@@ -124,7 +124,10 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
             let status = ask(&gateway, line, &[("authorization", &admin), (name, value)]);
             assert_eq!(status, 403, "{line} with {name}: {value}");
         }
-        assert!(*whom == RequiredAccess::Everybody || ask(&gateway, line, &[("origin", "https://evil.example")]) == 403);
+        assert!(
+            *whom == RequiredAccess::Everybody
+                || ask(&gateway, line, &[("origin", "https://evil.example")]) == 403
+        );
     }
     untouched(&gateway);
     for (line, whom) in &operations {
@@ -186,7 +189,7 @@ fn sf_7_the_admin_token_makes_calls_at_each_mcp_endpoint() {
         command.env("STEADFAST_TOKEN", CLIENT);
     });
     for door in ["/mcp", "/mcp/bank"] {
-        let mut client = Client::at(gateway.address)
+        let mut client = McpTestClient::at(gateway.address)
             .behind(door)
             .with_headers(&format!("authorization: {}\r\n", bearer(ADMIN)));
         client.initialize();

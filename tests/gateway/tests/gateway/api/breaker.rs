@@ -8,7 +8,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{ApiGateway, KINDS, PLAIN, ApiTestResponse, envelope, keyed};
+use super::{ApiGateway, ApiTestResponse, KINDS, PLAIN, envelope, keyed};
 use crate::raw::PersistentConnection;
 use crate::world::wait;
 
@@ -82,7 +82,12 @@ fn measured(test: &str) -> ApiGateway {
 }
 
 /// Makes a read that fails once like this: over HTTP with a status, elsewhere in the words of the seed.
-fn fails_once(gateway: &ApiGateway, kind: &str, number: usize, (status, words): (&str, &str)) -> ApiTestResponse {
+fn fails_once(
+    gateway: &ApiGateway,
+    kind: &str,
+    number: usize,
+    (status, words): (&str, &str),
+) -> ApiTestResponse {
     let id = format!("bad {number}");
     let params = match kind {
         "http" => json!({ "id": id, "fault": status }),

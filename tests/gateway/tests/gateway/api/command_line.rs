@@ -12,10 +12,10 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::{ApiGateway, KINDS, envelope};
-use crate::world::{Folder, Process, wait};
+use crate::world::{GatewayTestFolder, TestProcess, wait};
 
 /// The folder in which commands run.
-struct CommandFolder(Folder);
+struct CommandFolder(GatewayTestFolder);
 
 /// The output of a command.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ const MOST_MEMORY: u64 = 200 << 10;
 
 impl CommandFolder {
     fn new(test: &str) -> Self {
-        let folder = Folder::new(&format!("line_{test}"));
+        let folder = GatewayTestFolder::new(&format!("line_{test}"));
         fs::write(folder.join("steadfast.toml"), "[store]\npath = \"state/state.db\"\n").unwrap();
         Self(folder)
     }
@@ -59,7 +59,7 @@ fn ran(mut command: Command, what: &str) -> CommandOutput {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-    let mut child = Process::of(child);
+    let mut child = TestProcess::of(child);
     let saying = thread::spawn(move || {
         let mut text = Vec::new();
         out.read_to_end(&mut text).unwrap();

@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::{ApiGateway, PLAIN, keyed};
-use crate::client::Client;
+use crate::client::McpTestClient;
 use crate::world::wait;
 
 const SECRET: &str = "Bearer abcdefghijklmnopqrstuvwxyz0123456789";
@@ -121,10 +121,10 @@ fn kept(gateway: &ApiGateway, calls: usize) -> Vec<[Value; 5]> {
 fn over_mcp_a_call_has_the_same_context_in_meta_or_in_headers_and_its_server_gets_the_baggage() {
     let gateway = ApiGateway::new("context_mcp", PLAIN);
     let headers = format!("traceparent: 00-{TRACE}-00f067aa0ba902b7-01\r\nbaggage: team=value-of-bob\r\n");
-    let mut client = Client::at(gateway.address).with_headers(&headers);
+    let mut client = McpTestClient::at(gateway.address).with_headers(&headers);
     client.initialize();
     client.request("tools/list", json!({}));
-    let pay = |client: &mut Client, id: &str, mut meta: Value| -> Value {
+    let pay = |client: &mut McpTestClient, id: &str, mut meta: Value| -> Value {
         meta["dev.steadfast/idempotency-key"] = id.into();
         let said = client.call_with("pay", json!({ "id": id, "fault": "echo" }), meta);
         serde_json::from_str::<Value>(&said.text).unwrap_or_else(|_| panic!("{said:?}"))["_meta"].clone()
@@ -180,7 +180,7 @@ fn the_context_of_a_turn_is_that_of_its_calls_and_tools_get_the_baggage() {
     assert_eq!(kept(&gateway, 2), [said.clone(), said]);
 
     // The same over MCP, for the servers of the client.
-    let mut client = Client::at(gateway.address);
+    let mut client = McpTestClient::at(gateway.address);
     client.initialize();
     client.request("tools/list", json!({}));
     let words = json!({

@@ -6,7 +6,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::{ApiGateway, KINDS, PLAIN, envelope, keyed};
-use crate::client::Client;
+use crate::client::McpTestClient;
 use crate::raw::send;
 use crate::world::signal;
 
@@ -226,7 +226,8 @@ fn a_payment_without_a_key_that_was_in_flight_when_the_gateway_was_killed_does_n
             "{record}"
         );
         let key = record["key"].as_str().unwrap();
-        let refused = gateway.request_as_operator(&format!("POST /v1/records/{key}/resolve"), &json!({ "ran": false }));
+        let refused =
+            gateway.request_as_operator(&format!("POST /v1/records/{key}/resolve"), &json!({ "ran": false }));
         assert_eq!((refused.status, refused.code()), (409, "not_settled"), "{}", refused.body);
         let (said, code) = said(&gateway, &["resolve", key, "--did-not-run"]);
         assert!(
@@ -288,16 +289,16 @@ fn tr_4_over_mcp_the_key_that_the_gateway_puts_there_is_not_missing() {
         let folder = command.get_current_dir().unwrap();
         fs::write(folder.join("bank.required"), "idempotency_key").unwrap();
     });
-    let mut client = Client::at(gateway.address);
+    let mut client = McpTestClient::at(gateway.address);
     client.initialize();
     let listed = client.request("tools/list", json!({}));
     let required = &listed["result"]["tools"][0]["inputSchema"]["required"];
     assert_eq!(required, &json!(["id", "idempotency_key"]), "{listed:#}");
-    let pay = |client: &mut Client, arguments: Value| client.call("pay", arguments);
+    let pay = |client: &mut McpTestClient, arguments: Value| client.call("pay", arguments);
     let said = pay(&mut client, json!({ "id": "a", "fault": "echo" }));
     assert!(said.text.contains(r#""idempotency_key":"order-a""#), "{said:?}");
     // With the key it is the same call, even in another conversation. With another key it is not.
-    let mut other = Client::at(gateway.address);
+    let mut other = McpTestClient::at(gateway.address);
     other.initialize();
     let again = pay(&mut other, json!({ "id": "a", "fault": "echo" }));
     assert!(again.from_cache && gateway.count("bank", "pay a") == 1, "{again:?}");

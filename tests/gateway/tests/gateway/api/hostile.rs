@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use serde_json::json;
 
-use super::{ADMIN, ApiGateway, PLAIN, ApiTestResponse, envelope, keyed};
+use super::{ADMIN, ApiGateway, ApiTestResponse, PLAIN, envelope, keyed};
 use crate::hostile::{SLACK, resident};
 use crate::raw::{RawRequest, send};
 
@@ -133,7 +133,8 @@ fn sf_5_a_body_that_is_too_large_is_refused_before_it_is_read() {
         let said = ApiTestResponse::to(&asked(&gateway, line).body(&large));
         assert_eq!((said.status, said.code()), (413, "too_large"), "{line}: {}", said.body);
         // A body that is announced but does not arrive is not awaited.
-        let said = ApiTestResponse::to(&asked(&gateway, line).header("content-length", "999999999999").body("{"));
+        let said =
+            ApiTestResponse::to(&asked(&gateway, line).header("content-length", "999999999999").body("{"));
         assert_eq!(said.status, 413, "{line}: {}", said.body);
         // A chunked body does not announce its size.
         let mut pieces = Vec::new();

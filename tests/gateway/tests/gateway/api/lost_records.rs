@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::store_health::in_a_namespace;
 use super::{ApiGateway, PLAIN, envelope, keyed};
-use crate::world::{LISTEN, Process, start_gateway};
+use crate::world::{LISTEN, TestProcess, start_gateway};
 
 const PAYMENTS: usize = 12;
 
@@ -107,7 +107,12 @@ fn story_of_the_file(gateway: &mut ApiGateway, round: &str, part: &str, loses: i
 }
 
 /// Loses records, checks that the loss is reported, and accepts it on the command line.
-fn is_told_until_accepted(gateway: &mut ApiGateway, round: &str, part: &str, loses: impl FnOnce(&ApiGateway)) {
+fn is_told_until_accepted(
+    gateway: &mut ApiGateway,
+    round: &str,
+    part: &str,
+    loses: impl FnOnce(&ApiGateway),
+) {
     loses(gateway);
     gateway.start(|_| {});
     none_runs_again(gateway, round);
@@ -266,7 +271,7 @@ fn sf_13_all_gateways_on_one_state_file_report_a_loss_until_it_is_accepted_at_on
     gateway.logged_times("store.records_lost", 1);
 }
 
-type GatewayProcess = (Option<Process>, SocketAddr);
+type GatewayProcess = (Option<TestProcess>, SocketAddr);
 
 /// Starts another gateway of the same user.
 fn beside(gateway: &ApiGateway) -> GatewayProcess {

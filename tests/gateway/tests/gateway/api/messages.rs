@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use super::{ApiGateway, PLAIN, envelope, within};
-use crate::client::Client;
+use crate::client::McpTestClient;
 
 const CONFIG: &str = "breaker.mode = \"off\"\nretry.mode = \"off\"\nsettling.linger = \"500ms\"\n\
     settling.settle = \"500ms\"\nsettling.grace = \"200ms\"\nsettling.drain = \"200ms\"\n";
@@ -163,7 +163,9 @@ fn without_key(text: &str) -> String {
 #[test]
 fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
     let gateway = ApiGateway::new("messages", &format!("{PLAIN}{CONFIG}{NEVER}"));
-    for (number, FailureMessageCase { tool, mut params, code, observed, says, attempt }) in rows().into_iter().enumerate() {
+    for (number, FailureMessageCase { tool, mut params, code, observed, says, attempt }) in
+        rows().into_iter().enumerate()
+    {
         params["id"] = format!("h-{number}").into();
         let mut asked = envelope(tool, &params);
         if params["fault"] == "hang" {
@@ -213,7 +215,7 @@ fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
 fn sf_10_the_words_of_a_tool_stay_and_ours_come_with_them() {
     let hangs = "[tools.\"bank/draw\"]\nclass = \"mutating\"\ntimeout = \"5s\"\n";
     let gateway = ApiGateway::new("messages_mcp", &format!("{PLAIN}{CONFIG}{hangs}"));
-    let mut client = Client::at(gateway.address);
+    let mut client = McpTestClient::at(gateway.address);
     client.initialize();
     client.request("tools/list", json!({}));
     let rows = rows().into_iter().enumerate().filter(|(_, row)| row.tool == "bank/pay");

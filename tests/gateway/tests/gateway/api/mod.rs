@@ -2,13 +2,12 @@
 //! kind behind it.
 
 mod access;
-mod telemetry;
 mod breaker;
+mod command_line;
 mod context;
 mod duplicates;
 mod explain;
 mod hostile;
-mod command_line;
 mod lost_records;
 mod messages;
 mod notify;
@@ -17,6 +16,7 @@ mod secrets;
 mod service;
 mod spelling;
 mod store_health;
+mod telemetry;
 mod trust;
 
 use std::fs;
@@ -28,8 +28,8 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use self::service::RecordingService;
-use crate::raw::{RawResponse, RawRequest, send};
-use crate::world::{Folder, LISTEN, PATIENCE, Process, signal, start_gateway, wait};
+use crate::raw::{RawRequest, RawResponse, send};
+use crate::world::{GatewayTestFolder, LISTEN, PATIENCE, TestProcess, signal, start_gateway, wait};
 
 /// The kinds of tools: requests over HTTP, commands, and those of an MCP server. Each has a `pay`, which changes
 /// something, and a `look`, which does not. Both do the same as the server of these tests.
@@ -45,9 +45,9 @@ const ADMIN: &str = "token-of-the-person";
 struct ApiGateway {
     /// Changes with every start.
     address: SocketAddr,
-    process: Option<Process>,
+    process: Option<TestProcess>,
     service: RecordingService,
-    folder: Folder,
+    folder: GatewayTestFolder,
 }
 
 impl ApiGateway {
@@ -59,7 +59,7 @@ impl ApiGateway {
 
     /// Creates the same with these lines for each tool, with a changed command.
     fn with(test: &str, config: &str, each: &str, change: impl FnOnce(&mut Command)) -> Self {
-        let folder = Folder::new(&format!("api_{test}"));
+        let folder = GatewayTestFolder::new(&format!("api_{test}"));
         for kind in KINDS {
             fs::write(folder.join(kind), "").unwrap();
         }
@@ -153,7 +153,9 @@ impl ApiGateway {
     /// Sends a request as the operator.
     fn request_as_operator(&self, line: &str, body: &Value) -> ApiTestResponse {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        ApiTestResponse::to(&self.request(line).header("authorization", &format!("Bearer {ADMIN}")).body(body))
+        ApiTestResponse::to(
+            &self.request(line).header("authorization", &format!("Bearer {ADMIN}")).body(body),
+        )
     }
 
     /// Follows the events from now on.

@@ -12,7 +12,7 @@ use sha2::Sha256;
 use super::service::ReceivedRequest;
 use super::trust::{STRICT, lose_trust};
 use super::{ApiGateway, ApiTestResponse, envelope};
-use crate::client::Client;
+use crate::client::McpTestClient;
 use crate::world::{LISTEN, start_gateway, wait};
 
 /// A text with the shape of a secret.
@@ -54,12 +54,12 @@ fn taken(gateway: &ApiGateway, event: &str, times: usize) -> Vec<Value> {
 fn rp_8_a_change_of_trust_is_sent_to_webhooks_log_events_and_clients() {
     let silent = "[tools.\"command/look\".trust]\nnotify = false\n";
     let gateway = ApiGateway::new("notify", &with_receivers(&format!("{STRICT}{silent}")));
-    let mut client = Client::at(gateway.address);
+    let mut client = McpTestClient::at(gateway.address);
     let begun = client.initialize();
     assert!(begun["result"]["capabilities"]["logging"].is_object(), "{begun}");
     assert_eq!(client.request("logging/setLevel", json!({ "level": "warning" }))["result"], json!({}));
     client.listen();
-    let mut deaf = Client::at(gateway.address);
+    let mut deaf = McpTestClient::at(gateway.address);
     deaf.initialize();
     deaf.listen();
     let mut events = gateway.listen("?event=notification");
@@ -105,7 +105,7 @@ fn rp_8_a_change_of_trust_is_sent_to_webhooks_log_events_and_clients() {
         );
         assert_eq!((&told["untilMs"], &told["successesNeeded"]), (&trust["untilMs"], &json!(3)), "{told}");
     }
-    let heard = client.told("notifications/message");
+    let heard = client.next_notification("notifications/message");
     assert_eq!(
         (&heard["params"]["level"], &heard["params"]["logger"], &heard["params"]["data"]),
         (&json!("warning"), &json!("steadfast"), &first),
@@ -116,12 +116,12 @@ fn rp_8_a_change_of_trust_is_sent_to_webhooks_log_events_and_clients() {
     lose_trust(&gateway, "command");
     taken(&gateway, "trust_changed", 2);
     lose_trust(&gateway, "bank");
-    let heard = client.told("notifications/message");
+    let heard = client.next_notification("notifications/message");
     assert_eq!(heard["params"]["data"]["tool"]["namespace"], "bank", "{heard}");
     gateway.logged_times("notification", 3);
     // A client that did not ask receives nothing.
     assert!(deaf.request("ping", json!({}))["result"].is_object());
-    assert_eq!(deaf.unheard("notifications/message"), 0);
+    assert_eq!(deaf.count_notifications("notifications/message"), 0);
     // An operator restores trust: that is a notification too. A client that asked for warnings does not receive it.
     gateway.post_as_operator("POST /v1/trust/http%2Flook/reset", &Value::Null);
     let forgiven = taken(&gateway, "trust_changed", 4).remove(3);
@@ -169,7 +169,8 @@ fn rp_8_a_pending_request_and_an_unknown_outcome_are_notified() {
     // A repeated request for approval causes no other notification.
     gateway.call(&envelope("http/look", &json!({ "id": "asked", "token": "s3cr3t-s3cr3t" })));
 
-    let lost: ApiTestResponse = gateway.call(&envelope("http/pay", &json!({ "id": "lost", "fault": "close" })));
+    let lost: ApiTestResponse =
+        gateway.call(&envelope("http/pay", &json!({ "id": "lost", "fault": "close" })));
     assert_eq!(lost.code(), "outcome_unknown", "{}", lost.body);
     let unknown = taken(&gateway, "outcome_unknown", 1).remove(0);
     let key = unknown["key"].as_str().unwrap();
@@ -200,7 +201,7 @@ fn rp_8_changes_of_another_process_are_events_here_and_its_webhooks_are_sent_the
     let log = fs::File::create(gateway.folder.join("second log")).unwrap();
     let (_second, address) = start_gateway(command.args(LISTEN).stderr(log));
     let first = std::mem::replace(&mut gateway.address, address);
-    let mut client = Client::at(address);
+    let mut client = McpTestClient::at(address);
     client.initialize();
     client.request("logging/setLevel", json!({ "level": "warning" }));
     client.listen();
@@ -214,7 +215,7 @@ fn rp_8_changes_of_another_process_are_events_here_and_its_webhooks_are_sent_the
         (&json!("trust_changed"), &json!("http"), &json!("ESCALATED"), &json!("2 failures in 1 h")),
         "{lost}"
     );
-    let heard = client.told("notifications/message");
+    let heard = client.next_notification("notifications/message");
     let trust = &heard["params"]["data"]["trust"];
     assert_eq!((&trust["from"], &trust["to"]), (&json!("trusted"), &json!("escalated")), "{heard}");
     assert!(trust["untilMs"].is_u64(), "{heard}");

@@ -6,8 +6,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{ADMIN, ApiGateway, KINDS, ApiTestResponse, envelope, keyed, within};
-use crate::client::Client;
+use super::{ADMIN, ApiGateway, ApiTestResponse, KINDS, envelope, keyed, within};
+use crate::client::McpTestClient;
 use crate::world::wait;
 
 /// The planted secrets. Those without a recognizable shape have a recognizable name.
@@ -215,11 +215,17 @@ fn plant(gateway: &ApiGateway) -> Vec<(String, String)> {
     ours("a field".into(), &operator("PUT /v1/switches", &json!({ TOKEN: "off" }).to_string()));
     ours(
         "a wrong token".into(),
-        &ApiTestResponse::to(&gateway.request("GET /v1/status").header("authorization", &format!("Bearer {LIVE}"))),
+        &ApiTestResponse::to(
+            &gateway.request("GET /v1/status").header("authorization", &format!("Bearer {LIVE}")),
+        ),
     );
-    ours("a token in a query".into(), &ApiTestResponse::to(&gateway.request(&format!("GET /v1/status?token={ADMIN}"))));
+    ours(
+        "a token in a query".into(),
+        &ApiTestResponse::to(&gateway.request(&format!("GET /v1/status?token={ADMIN}"))),
+    );
     // The same over MCP.
-    let mut client = Client::at(gateway.address).with_headers(&format!("authorization: Bearer {CLIENT}\r\n"));
+    let mut client =
+        McpTestClient::at(gateway.address).with_headers(&format!("authorization: Bearer {CLIENT}\r\n"));
     client.initialize();
     client.request("tools/list", json!({}));
     for fault in ["", "400", "error"] {

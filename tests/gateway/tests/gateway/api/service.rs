@@ -96,7 +96,8 @@ fn serve(ledger: &Path, heard: &Mutex<Vec<ReceivedRequest>>, stream: TcpStream) 
             line => head.push(line.to_owned()),
         }
     }
-    let mut request = ReceivedRequest { line: head.first()?.clone(), headers: head.split_off(1), body: String::new() };
+    let mut request =
+        ReceivedRequest { line: head.first()?.clone(), headers: head.split_off(1), body: String::new() };
     let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;

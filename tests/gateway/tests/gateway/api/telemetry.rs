@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{ApiGateway, KINDS, PLAIN, ApiTestResponse, envelope, keyed};
+use super::{ApiGateway, ApiTestResponse, KINDS, PLAIN, envelope, keyed};
 use crate::raw::send;
 
 #[test]

@@ -6,8 +6,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{ADMIN, ApiGateway, KINDS, ApiTestResponse, envelope};
-use crate::client::Client;
+use super::{ADMIN, ApiGateway, ApiTestResponse, KINDS, envelope};
+use crate::client::McpTestClient;
 use crate::raw::send;
 use crate::world::wait;
 
@@ -224,7 +224,7 @@ fn rp_9_a_report_carries_its_own_severity_domain_service_and_whether_it_can_reco
 #[test]
 fn rp_13_the_status_is_the_same_over_every_surface_and_an_operator_restores_trust() {
     let gateway = ApiGateway::new("rp_13", &format!("gateway.reliability_tools = true\n{STRICT}"));
-    let mut model = Client::at(gateway.address);
+    let mut model = McpTestClient::at(gateway.address);
     model.initialize();
     model.request("tools/list", json!({}));
     for kind in KINDS {
@@ -275,26 +275,37 @@ fn rp_7_an_approval_for_a_session_ends_with_it() {
     lose_trust(&gateway, "http");
     look(&gateway, "http", json!({ "id": "asked" }));
     let path = format!("POST /v1/approvals/{}", waiting(&gateway, "http")["id"]);
-    assert_eq!(gateway.post_as_operator(&path, &json!({ "decision": "session" })), json!({ "granted": true }));
+    assert_eq!(
+        gateway.post_as_operator(&path, &json!({ "decision": "session" })),
+        json!({ "granted": true })
+    );
     for id in ["one", "two"] {
         assert_eq!(look(&gateway, "http", json!({ "id": id })).text(), format!("look {id}, run 1"));
     }
-    assert_eq!(gateway.request_as_operator("DELETE /v1/sessions/s-2", &Value::Null).status, 200, "another one");
+    assert_eq!(
+        gateway.request_as_operator("DELETE /v1/sessions/s-2", &Value::Null).status,
+        200,
+        "another one"
+    );
     assert_eq!(look(&gateway, "http", json!({ "id": "three" })).text(), "look three, run 1");
-    assert_eq!(gateway.request_as_operator("DELETE /v1/sessions/s-1", &Value::Null).body, json!({ "session": "s-1" }));
+    assert_eq!(
+        gateway.request_as_operator("DELETE /v1/sessions/s-1", &Value::Null).body,
+        json!({ "session": "s-1" })
+    );
     assert_eq!(look(&gateway, "http", json!({ "id": "four" })).code(), "approval_required");
 }
 
 #[test]
 fn rp_7_an_approval_for_a_session_ends_when_its_client_deletes_the_session() {
-    let gateway = ApiGateway::with("rp_7_deleted", "guard.mode = \"off\"\n", "approval = \"always\"\n", |_| {});
-    let mut client = Client::at(gateway.address).behind("/mcp/bank");
+    let gateway =
+        ApiGateway::with("rp_7_deleted", "guard.mode = \"off\"\n", "approval = \"always\"\n", |_| {});
+    let mut client = McpTestClient::at(gateway.address).behind("/mcp/bank");
     client.initialize_with(json!({ "elicitation": {} }));
     client.request("tools/list", json!({}));
     let id = client.send_call("pay", json!({ "id": "a" }));
-    let question = client.asked();
+    let question = client.next_request();
     client.reply(&question, json!({ "action": "accept", "content": { "decision": "session" } }));
-    assert_eq!(crate::client::Said::of(&client.answer(id)).text, "pay a, run 1");
+    assert_eq!(crate::client::ToolResponse::of(&client.answer(id)).text, "pay a, run 1");
     // Every caller may name this session, within its other rights.
     let session = gateway.logged_times("tool_call_end", 1).remove(0)["sessionKey"].clone();
     let call = |id: &str| {
@@ -454,7 +465,7 @@ fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_to
         assert!(line.contains("ValueError: no such page") && !line.contains("http/look"), "{line}");
         let all: Value = serde_json::from_slice(&gateway.run(&["failures", "--json"]).stdout).unwrap();
         assert_eq!(all["failures"], json!(failures));
-        let mut model = Client::at(gateway.address);
+        let mut model = McpTestClient::at(gateway.address);
         model.initialize();
         model.request("tools/list", json!({}));
         let asked = json!({ "tool_name": "web/fetch", "include_history": true });
@@ -525,7 +536,7 @@ fn rp_8_where_recovery_needs_an_operator_the_status_says_so_and_an_operator_lets
         format!("gateway.reliability_tools = true\n{STRICT}recovery = \"ask\"\nduration = \"1ms\"\n");
     let gateway =
         ApiGateway::new("rp_8_ask", &format!("{config}cooldown = \"1ms\"\nsuccesses_to_recover = 2\n"));
-    let mut model = Client::at(gateway.address);
+    let mut model = McpTestClient::at(gateway.address);
     model.initialize();
     model.request("tools/list", json!({}));
     for kind in KINDS {
@@ -606,7 +617,7 @@ fn statistics_of_domains_and_scores_of_models_are_shown() {
         (&json!("bank"), &json!(1)),
         "{status}"
     );
-    let mut client = Client::at(gateway.address);
+    let mut client = McpTestClient::at(gateway.address);
     client.initialize();
     let with = client.call("reliability_status", json!({ "include_history": true }));
     assert!(with.text.contains("calls to bank: 2 succeeded, 1 failed"), "{with:?}");

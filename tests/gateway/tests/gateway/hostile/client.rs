@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::{SLACK, resident};
 use crate::raw::{RawRequest, send};
-use crate::world::{By, LISTEN, PATIENCE, Process, World, start_gateway};
+use crate::world::{GatewayWorld, LISTEN, PATIENCE, TestProcess, TestTransport, start_gateway};
 
 /// A client that sends any bytes, and keeps the raw bytes that it receives.
 struct HostileClient {
-    child: Process,
+    child: TestProcess,
     way: HostileTransport,
 }
 
@@ -23,11 +23,11 @@ enum HostileTransport {
 }
 
 impl HostileClient {
-    fn start(world: &World) -> Self {
+    fn start(world: &GatewayWorld) -> Self {
         let mut teller = match world.front {
-            By::Stdio => {
+            TestTransport::Stdio => {
                 let mut command = world.wrap(&[]);
-                let mut child = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+                let mut child = TestProcess::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
                 let (sender, heard) = channel();
                 let (stdin, stdout) = child.streams();
                 let mut out = BufReader::new(stdout);
@@ -41,7 +41,7 @@ impl HostileClient {
                 });
                 Self { way: HostileTransport::Line(stdin, heard), child }
             }
-            By::Http => {
+            TestTransport::Http => {
                 let (child, address) = start_gateway(&mut world.wrap(&LISTEN));
                 Self { child, way: HostileTransport::Http(RawRequest::to(address)) }
             }
@@ -250,7 +250,7 @@ fn no_messages() -> Vec<(&'static str, Vec<u8>, i64, Value)> {
 
 #[test]
 fn sf_5_what_is_no_message_is_answered_as_json_rpc_says_and_the_next_call_works() {
-    World::each("sf_5_no_message", "", |world| {
+    GatewayWorld::each("sf_5_no_message", "", |world| {
         let mut client = HostileClient::start(&world);
         client.works(0);
         let cases = no_messages();
@@ -281,7 +281,7 @@ fn sf_5_what_is_no_message_is_answered_as_json_rpc_says_and_the_next_call_works(
 
 #[test]
 fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
-    World::each("sf_5_odd", "", |world| {
+    GatewayWorld::each("sf_5_odd", "", |world| {
         let mut client = HostileClient::start(&world);
         // Ids come back as they were written, however large they are.
         for id in [
@@ -373,7 +373,7 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
 /// accept them.
 #[test]
 fn sf_5_arguments_that_can_be_read_in_two_ways_are_refused_with_the_place_and_the_rule() {
-    World::each("sf_5_two_ways", "", |world| {
+    GatewayWorld::each("sf_5_two_ways", "", |world| {
         let mut client = HostileClient::start(&world);
         for (arguments, place, rule) in [
             (r#"{"id":"x","a":1,"id":"y"}"#, "column 17", r#"duplicate name "id" in one object"#),
@@ -404,7 +404,7 @@ fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
             r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay","arguments":{{"id":"deep","x":{deep}}}}}}}"#
         )
     };
-    World::each("sf_5_deep", "", |world| {
+    GatewayWorld::each("sf_5_deep", "", |world| {
         let mut client = HostileClient::start(&world);
         for (done, levels) in (1..).zip([64, 65, 100, 125]) {
             let answer = client.answer(nested(levels).as_bytes());
@@ -423,12 +423,12 @@ fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
 
 #[test]
 fn sf_5_a_message_that_is_too_long_is_refused_and_its_bytes_are_not_kept() {
-    World::each("sf_5_too_long", "", |world| {
+    GatewayWorld::each("sf_5_too_long", "", |world| {
         let mut client = HostileClient::start(&world);
         client.works(0);
         let size = match world.front {
-            By::Stdio => 65 << 20,
-            By::Http => 17 << 20,
+            TestTransport::Stdio => 65 << 20,
+            TestTransport::Http => 17 << 20,
         };
         let before = resident(client.child.id());
         for number in 1..=2 {
@@ -438,7 +438,7 @@ fn sf_5_a_message_that_is_too_long_is_refused_and_its_bytes_are_not_kept() {
             );
             let answer = client.answer(long.as_bytes());
             // Over HTTP it is refused before it is read.
-            let id = if world.front == By::Stdio { json!(1) } else { Value::Null };
+            let id = if world.front == TestTransport::Stdio { json!(1) } else { Value::Null };
             assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32600), &id), "{answer}");
             client.works(number);
         }

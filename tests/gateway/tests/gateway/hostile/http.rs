@@ -6,9 +6,9 @@ use std::net::{SocketAddr, TcpStream};
 use serde_json::json;
 
 use super::{SLACK, resident};
-use crate::client::Client;
+use crate::client::McpTestClient;
 use crate::raw::{RawRequest, send};
-use crate::world::{By, World};
+use crate::world::{GatewayWorld, TestTransport};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
@@ -108,7 +108,7 @@ fn wrong(address: SocketAddr, session: &str) -> Vec<(&'static str, RawRequest, u
 
 #[test]
 fn sf_5_a_request_that_breaks_the_rules_gets_the_status_that_they_ask_for() {
-    let world = World::of("sf_5_http", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_http", "", TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
     let (address, session) = (client.address(), client.session());
     for (number, (name, request, status, code)) in wrong(address, &session).into_iter().enumerate() {
@@ -132,12 +132,12 @@ fn sf_5_a_request_that_breaks_the_rules_gets_the_status_that_they_ask_for() {
     }
     let after = resident(client.pid());
     assert!(after < before + SLACK, "{before} KiB, then {after} KiB");
-    assert!(Client::at(address).initialize()["result"].is_object(), "others are let in");
+    assert!(McpTestClient::at(address).initialize()["result"].is_object(), "others are let in");
 }
 
 #[test]
 fn sf_5_a_key_that_cannot_be_one_is_refused_and_its_call_is_not_run() {
-    let world = World::of("sf_5_keys", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_keys", "", TestTransport::Http, TestTransport::Stdio);
     let client = world.client();
     let call = |params: &str| {
         let body = format!(
@@ -161,7 +161,7 @@ fn sf_5_a_key_that_cannot_be_one_is_refused_and_its_call_is_not_run() {
 
 #[test]
 fn sf_5_requests_that_never_end_block_no_client() {
-    let world = World::of("sf_5_half", "", By::Http, By::Stdio);
+    let world = GatewayWorld::of("sf_5_half", "", TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
     let address = client.address();
     let begun = |text: &str| {

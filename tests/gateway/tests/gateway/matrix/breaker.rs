@@ -8,23 +8,23 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::PLAIN;
-use crate::client::{Client, Said};
-use crate::world::{World, wait};
+use crate::client::{McpTestClient, ToolResponse};
+use crate::world::{GatewayWorld, wait};
 
 /// Makes the tool report this many different failures.
-fn fail(client: &mut Client, tool: &str, times: usize) {
+fn fail(client: &mut McpTestClient, tool: &str, times: usize) {
     for number in 0..times {
         let said = client.call(tool, json!({ "id": format!("bad {number}"), "fault": "error" }));
         assert!(said.is_error && said.code.as_deref() != Some("circuit_open"), "{number}: {said:?}");
     }
 }
 
-fn is_open(said: &Said) -> bool {
+fn is_open(said: &ToolResponse) -> bool {
     said.code.as_deref() == Some("circuit_open")
 }
 
 /// Waits for this many logged changes of the breaker of a tool.
-fn changes(world: &World, tool: &str, times: usize) -> Vec<(Value, Value)> {
+fn changes(world: &GatewayWorld, tool: &str, times: usize) -> Vec<(Value, Value)> {
     let changes = || -> Vec<_> {
         let logged = world.logged("tool_call_circuit_state").into_iter();
         let of_tool = logged.filter(|line| line["toolName"] == tool);
@@ -47,7 +47,7 @@ fn tool(name: &str, breaker: &str) -> String {
 #[test]
 fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_unmade() {
     let config = format!("{PLAIN}{}", tool("pay", "breaker.cooldown = \"10m\""));
-    World::each("tr_8_open", &config, |world| {
+    GatewayWorld::each("tr_8_open", &config, |world| {
         let mut client = world.client();
         fail(&mut client, "pay", 5);
         assert_eq!(changes(&world, "pay", 1), [change("CLOSED", "OPEN")]);
@@ -74,7 +74,7 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
 #[test]
 fn tr_9_two_good_probes_close_the_breaker() {
     let config = format!("{PLAIN}{}", tool("pay", "breaker.cooldown = \"100ms\""));
-    World::each("tr_9_closed", &config, |world| {
+    GatewayWorld::each("tr_9_closed", &config, |world| {
         let mut client = world.client();
         fail(&mut client, "pay", 5);
         // A call that comes too early is refused, which changes nothing.
@@ -87,7 +87,7 @@ fn tr_9_two_good_probes_close_the_breaker() {
         assert_eq!(client.call("pay", json!({ "id": "second" })).text, "pay second, run 1");
         assert_eq!(changes(&world, "pay", 3)[2], change("HALF_OPEN", "CLOSED"));
         // Calls run concurrently again, at the first attempt: none is over before all have begun.
-        let gate = world.makes_it("gate");
+        let gate = world.set_behavior("gate");
         let calls: Vec<_> = (0..8)
             .map(|number| {
                 let arguments = json!({ "id": number.to_string(), "fault": "gate" });
@@ -99,7 +99,7 @@ fn tr_9_two_good_probes_close_the_breaker() {
         }
         fs::remove_file(gate).unwrap();
         for (number, call) in calls {
-            assert_eq!(Said::of(&client.answer(call)).text, format!("pay {number}, run 1"));
+            assert_eq!(ToolResponse::of(&client.answer(call)).text, format!("pay {number}, run 1"));
         }
     });
 }
@@ -110,7 +110,7 @@ fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
     let grows =
         "breaker.cooldown = \"600ms\"\nbreaker.cooldown_growth = 1000\nbreaker.cooldown_cap = \"10m\"";
     let config = format!("{PLAIN}{}{}", tool("pay", grows), tool("send", "breaker.cooldown = \"100ms\""));
-    World::each("tr_10_again", &config, |world| {
+    GatewayWorld::each("tr_10_again", &config, |world| {
         let mut client = world.client();
         let before = client.call_keyed("pay", json!({ "id": "before" }), "k");
         assert_eq!(before.text, "pay before, run 1");

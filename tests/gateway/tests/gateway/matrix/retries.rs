@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::PLAIN;
-use crate::client::Said;
-use crate::world::{By, World};
+use crate::client::ToolResponse;
+use crate::world::{GatewayWorld, TestTransport};
 
 #[test]
 fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
     // Timeouts behind the tool, which it reports. A timeout of ours could come between a good answer and its client.
-    World::each("tr_5_time_outs", PLAIN, |world| {
+    GatewayWorld::each("tr_5_time_outs", PLAIN, |world| {
         let mut client = world.client();
         let ids: Vec<_> = ["a", "b", "c"]
             .map(|id| client.send_call("look", json!({ "id": id, "fault": "504", "times": 2 })))
             .into();
         for (id, name) in ids.into_iter().zip(["a", "b", "c"]) {
-            assert_eq!(Said::of(&client.answer(id)).text, format!("look {name}, run 3"));
+            assert_eq!(ToolResponse::of(&client.answer(id)).text, format!("look {name}, run 3"));
             assert_eq!(world.count(&format!("look {name}")), 3);
         }
         let retries = world.logged_times("tool_call_retry", 6);
@@ -36,7 +36,7 @@ fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
 
 #[test]
 fn tr_6_a_400_is_final_after_one_attempt() {
-    World::each("tr_6_400", PLAIN, |world| {
+    GatewayWorld::each("tr_6_400", PLAIN, |world| {
         let (mut client, mut bare) = (world.client(), world.bare());
         for tool in ["pay", "look", "draw"] {
             let arguments = json!({ "id": "a", "fault": "400" });
@@ -71,7 +71,7 @@ fn tr_6_a_400_is_final_after_one_attempt() {
 fn tr_7_a_tool_that_never_answers_exhausts_its_attempts() {
     // The tool is down for longer than the test lasts.
     let tool = "[tools.\"bank/look\"]\ntimeout = \"300ms\"\nbreaker.cooldown = \"10m\"\n";
-    World::each("tr_7_exhausted", &format!("{PLAIN}{tool}"), |world| {
+    GatewayWorld::each("tr_7_exhausted", &format!("{PLAIN}{tool}"), |world| {
         let mut client = world.client();
         let said = client.call("look", json!({ "id": "a", "fault": "hang" }));
         assert_eq!((said.is_error, said.code.as_deref()), (true, Some("retry_exhausted")), "{said:?}");
@@ -90,9 +90,9 @@ fn tr_7_a_tool_that_never_answers_exhausts_its_attempts() {
 
 #[test]
 fn tr_7_a_server_that_is_overloaded_for_good_exhausts_the_attempts() {
-    for front in [By::Stdio, By::Http] {
+    for front in [TestTransport::Stdio, TestTransport::Http] {
         let config = format!("{PLAIN}retry.attempts = 2\n");
-        let world = World::of("tr_7_503", &config, front, By::Http);
+        let world = GatewayWorld::of("tr_7_503", &config, front, TestTransport::Http);
         let mut client = world.client();
         let said = client.call("look", json!({ "id": "a", "fault": "503" }));
         assert_eq!((said.code.as_deref(), world.count("look a")), (Some("retry_exhausted"), 2), "{said:?}");
@@ -103,7 +103,7 @@ fn tr_7_a_server_that_is_overloaded_for_good_exhausts_the_attempts() {
 #[test]
 fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
     let config = format!("{PLAIN}retry.attempts = 20\nretry.base = \"1ms\"\nbreaker.cooldown = \"10m\"\n");
-    World::each("tr_11_storm", &config, |world| {
+    GatewayWorld::each("tr_11_storm", &config, |world| {
         let mut client = world.client();
         // Closed, it is retried until the breaker opens, and not once more.
         let said = client.call("look", json!({ "id": "a", "fault": "error" }));
@@ -114,7 +114,7 @@ fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
             .map(|number| client.send_call("look", json!({ "id": number.to_string(), "fault": "error" })))
             .collect();
         for caller in callers {
-            let said = Said::of(&client.answer(caller));
+            let said = ToolResponse::of(&client.answer(caller));
             assert_eq!(said.code.as_deref(), Some("circuit_open"), "{said:?}");
         }
         assert_eq!(world.ledger().iter().filter(|line| line.starts_with("look ")).count(), 8);

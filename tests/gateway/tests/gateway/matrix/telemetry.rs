@@ -5,8 +5,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::PLAIN;
-use crate::client::{Client, keyed};
-use crate::world::{World, wait};
+use crate::client::{McpTestClient, keyed};
+use crate::world::{GatewayWorld, wait};
 
 #[test]
 fn tr_13_every_transition_is_logged() {
@@ -16,7 +16,7 @@ fn tr_13_every_transition_is_logged() {
         "[tools.\"bank/pay\"]\ntimeout = \"5s\"\nbreaker.cooldown = \"10m\"\nbreaker.consecutive = 2\n";
     let fails =
         "[tools.\"bank/send\"]\nretry.attempts = 1\nbreaker.cooldown = \"100ms\"\nbreaker.consecutive = 2\n";
-    World::each("tr_13_logged", &format!("{PLAIN}retry.base = \"1ms\"\n{hangs}{fails}"), |world| {
+    GatewayWorld::each("tr_13_logged", &format!("{PLAIN}retry.base = \"1ms\"\n{hangs}{fails}"), |world| {
         let mut client = world.client();
         client.call("draw", json!({ "id": "good" }));
         client.call("look", json!({ "id": "retried", "fault": "error", "times": 1 }));
@@ -27,7 +27,7 @@ fn tr_13_every_transition_is_logged() {
         assert_eq!(refused.code.as_deref(), Some("circuit_open"));
         client.call("send", json!({ "id": "first", "fault": "error" }));
         client.call("send", json!({ "id": "second", "fault": "error" }));
-        let is_open = |client: &mut Client, id: &str| {
+        let is_open = |client: &mut McpTestClient, id: &str| {
             client.call("send", json!({ "id": id })).code.as_deref() == Some("circuit_open")
         };
         wait(|| !is_open(&mut client, "probe"), || "a probe".to_owned());
@@ -58,7 +58,7 @@ fn tr_13_every_transition_is_logged() {
         );
         // Four calls have an unknown outcome: `pay` hung, and `send` answered with a 503. If the server is remote, the
         // two that hang may still run when their caller gets the response, and have not ended for the gateway.
-        let hung = if world.is_elsewhere() { 2 } else { 0 };
+        let hung = if world.is_remote() { 2 } else { 0 };
         let early = world.logged_times("tool_call_answered_early", hung);
         assert!(early.iter().all(|line| line["errorCode"] == "outcome_unknown"), "{early:?}");
         assert_eq!(
@@ -79,7 +79,7 @@ fn tr_13_every_transition_is_logged() {
 }
 
 /// Returns a client of a gateway that is turned off, with limits that would show.
-fn off(world: &World) -> Client {
+fn off(world: &GatewayWorld) -> McpTestClient {
     world.client_of("bank", |command: &mut Command| {
         command.env("TOOL_RELIABILITY_ENABLED", "false");
     })
@@ -89,54 +89,60 @@ fn off(world: &World) -> Client {
 fn tr_14_switched_off_every_call_is_answered_as_by_the_server_alone() {
     let limits =
         "timeout = \"300ms\"\nvalidate_arguments = \"enforce\"\n[guard]\nper_turn = 1\nidentical = 1\n";
-    World::each("tr_14_off", &format!("{limits}[breaker]\nconsecutive = 1\n[trust]\ncount = 1\n"), |world| {
-        let (mut client, mut bare) = (off(&world), world.bare());
-        let key = keyed("k");
-        let mut sequence: Vec<(&str, Value, Value)> = vec![
-            // A key has no effect: the same call runs again, and other arguments are no conflict.
-            ("pay", json!({ "id": "a" }), key.clone()),
-            ("pay", json!({ "id": "a" }), key.clone()),
-            ("pay", json!({ "id": "b" }), key.clone()),
-            // Longer than the limit.
-            ("pay", json!({ "id": "slow", "fault": "slow", "size": 1_000 }), json!({})),
-            ("look", json!({ "id": "slow", "fault": "slow", "size": 1_000 }), json!({})),
-            ("nothing", json!({}), json!({})),
-            // The server receives exactly what the client sent.
-            ("look", json!({ "id": "echo", "fault": "echo" }), json!({ "own": 1 })),
-        ];
-        // Nothing is retried, marked, counted or refused.
-        for _ in 0..8 {
-            sequence.push(("look", json!({ "id": "down", "fault": "error" }), json!({})));
-            sequence.push(("pay", json!({}), json!({})));
-            sequence.push((
-                "draw",
-                json!({ "id": "x", "fault": "code", "code": -32603, "text": "oh" }),
-                json!({}),
-            ));
-        }
-        for (tool, arguments, meta) in sequence {
-            let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
-            let (ours, theirs) =
-                (client.request("tools/call", params.clone()), bare.request("tools/call", params));
-            assert_eq!(ours["result"].to_string(), theirs["result"].to_string(), "{tool} {arguments}");
-            assert_eq!(ours["error"].to_string(), theirs["error"].to_string(), "{tool} {arguments}");
-        }
-        assert_eq!(world.count("look down"), 8);
-        assert!(world.log().iter().all(|line| !line["event"].as_str().unwrap().starts_with("tool_call_re")));
-        // Equal concurrent calls are two calls.
-        let both =
-            [(); 2].map(|()| client.send_call("pay", json!({ "id": "two", "fault": "slow", "size": 300 })));
-        for one in both {
-            client.answer(one);
-        }
-        assert_eq!(world.count("pay two"), 2);
-    });
+    GatewayWorld::each(
+        "tr_14_off",
+        &format!("{limits}[breaker]\nconsecutive = 1\n[trust]\ncount = 1\n"),
+        |world| {
+            let (mut client, mut bare) = (off(&world), world.bare());
+            let key = keyed("k");
+            let mut sequence: Vec<(&str, Value, Value)> = vec![
+                // A key has no effect: the same call runs again, and other arguments are no conflict.
+                ("pay", json!({ "id": "a" }), key.clone()),
+                ("pay", json!({ "id": "a" }), key.clone()),
+                ("pay", json!({ "id": "b" }), key.clone()),
+                // Longer than the limit.
+                ("pay", json!({ "id": "slow", "fault": "slow", "size": 1_000 }), json!({})),
+                ("look", json!({ "id": "slow", "fault": "slow", "size": 1_000 }), json!({})),
+                ("nothing", json!({}), json!({})),
+                // The server receives exactly what the client sent.
+                ("look", json!({ "id": "echo", "fault": "echo" }), json!({ "own": 1 })),
+            ];
+            // Nothing is retried, marked, counted or refused.
+            for _ in 0..8 {
+                sequence.push(("look", json!({ "id": "down", "fault": "error" }), json!({})));
+                sequence.push(("pay", json!({}), json!({})));
+                sequence.push((
+                    "draw",
+                    json!({ "id": "x", "fault": "code", "code": -32603, "text": "oh" }),
+                    json!({}),
+                ));
+            }
+            for (tool, arguments, meta) in sequence {
+                let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
+                let (ours, theirs) =
+                    (client.request("tools/call", params.clone()), bare.request("tools/call", params));
+                assert_eq!(ours["result"].to_string(), theirs["result"].to_string(), "{tool} {arguments}");
+                assert_eq!(ours["error"].to_string(), theirs["error"].to_string(), "{tool} {arguments}");
+            }
+            assert_eq!(world.count("look down"), 8);
+            assert!(
+                world.log().iter().all(|line| !line["event"].as_str().unwrap().starts_with("tool_call_re"))
+            );
+            // Equal concurrent calls are two calls.
+            let both = [(); 2]
+                .map(|()| client.send_call("pay", json!({ "id": "two", "fault": "slow", "size": 300 })));
+            for one in both {
+                client.answer(one);
+            }
+            assert_eq!(world.count("pay two"), 2);
+        },
+    );
 }
 
 #[test]
 fn tr_14_the_way_back_and_forth_is_safe() {
-    World::each("tr_14_back", PLAIN, |world| {
-        let call = |client: &mut Client| client.call_keyed("pay", json!({ "id": "a" }), "k");
+    GatewayWorld::each("tr_14_back", PLAIN, |world| {
+        let call = |client: &mut McpTestClient| client.call_keyed("pay", json!({ "id": "a" }), "k");
         assert_eq!(call(&mut world.client()).text, "pay a, run 1");
         assert!(call(&mut world.client()).from_cache);
         let said = call(&mut off(&world));
@@ -155,7 +161,7 @@ fn tr_15_secrets_in_arguments_are_neither_logged_nor_stored_nor_in_our_messages(
     // Two tools for calls that get no answer: one is retried, the other is not.
     let hanging = "[tools.\"bank/fold\"]\nclass = \"read_only\"\nretry.attempts = 2\ntimeout = \"300ms\"\n[tools.\"bank/send\"]\ntimeout = \"300ms\"\n";
     let config = format!("log.level = \"trace\"\nlog.malformed_calls = \"malformed.jsonl\"\n{hanging}");
-    World::each("tr_15_secrets", &config, |world| {
+    GatewayWorld::each("tr_15_secrets", &config, |world| {
         let mut client = world.client();
         let leaky = |id: &str, fault: &str| {
             json!({
@@ -165,7 +171,7 @@ fn tr_15_secrets_in_arguments_are_neither_logged_nor_stored_nor_in_our_messages(
             })
         };
         let mut said = Vec::new();
-        let mut call = |client: &mut Client, tool: &str, arguments: Value, key: Option<&str>| {
+        let mut call = |client: &mut McpTestClient, tool: &str, arguments: Value, key: Option<&str>| {
             let mut meta = json!({ "baggage": format!("who={TOKEN}"), "traceparent":
                 "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01" });
             if let Some(key) = key {

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::json;
 
 use super::conversation::RecordingClient;
-use super::{RealServerFolder, RealServer, ServerRoute};
+use super::{RealServer, RealServerFolder, ServerRoute};
 
 /// The next call shows that the answer has arrived. It was taken for a resend of the same call, and got the answer
 /// instead of running.

@@ -6,8 +6,8 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::line::ServerLine;
-use super::{RealServerFolder, RealServer, ServerRoute, installed, process_of, python, script};
-use crate::world::{kill, lives, wait};
+use super::{RealServer, RealServerFolder, ServerRoute, installed, process_of, python, script};
+use crate::world::{is_running, kill, wait};
 
 /// A Python client that follows commands.
 pub(super) struct PythonClient(ServerLine);
@@ -168,7 +168,7 @@ fn gr_8_a_real_server_killed_between_the_calls_of_a_real_client_is_there_for_the
     client.result(json!(["call", "write_file", { "path": path, "content": "words" }]));
     let first = process_of("node", &data);
     kill(first);
-    wait(|| !lives(first), || "the end of the server".to_owned());
+    wait(|| !is_running(first), || "the end of the server".to_owned());
     let read = client.result(json!(["call", "read_text_file", { "path": path }]));
     assert_eq!(read["content"][0]["text"], "words", "{read}");
     client.result(json!(["call", "write_file", { "path": path, "content": "others" }]));

@@ -105,7 +105,11 @@ impl RecordingClient {
             if let Some(message) = self.hear(what) {
                 assert_eq!(message["id"], *id, "an answer to something else than {what}: {message}");
                 let told_before = self.told.len();
-                self.answers.push(RecordedAnswer { to: what.to_owned(), message: message.clone(), told_before });
+                self.answers.push(RecordedAnswer {
+                    to: what.to_owned(),
+                    message: message.clone(),
+                    told_before,
+                });
                 return message.get("result").or_else(|| message.get("error")).cloned().unwrap_or_default();
             }
         }

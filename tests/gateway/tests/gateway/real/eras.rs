@@ -6,10 +6,10 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::clients::PythonClient;
-use super::http::ListeningServer;
 use super::conversation::{RecordingClient, everything};
-use super::{RealServerFolder, RealServer, ServerRoute, installed, script};
-use crate::world::{LISTEN, Port};
+use super::http::ListeningServer;
+use super::{RealServer, RealServerFolder, ServerRoute, installed, script};
+use crate::world::{LISTEN, ReservedPort};
 
 /// Uses the reference server of the older era with a client of the modern one.
 fn use_everything(mut client: PythonClient) {
@@ -56,8 +56,9 @@ fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_
 #[test]
 fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_one_over_http() {
     let place = RealServerFolder::new("eras_everything_http", "");
-    let port = Port::reserve();
-    let mut command = RealServer::node("mcp-server-everything").arg("streamableHttp").command(&place, ServerRoute::Bare);
+    let port = ReservedPort::reserve();
+    let mut command =
+        RealServer::node("mcp-server-everything").arg("streamableHttp").command(&place, ServerRoute::Bare);
     command.env("PORT", port.address().port().to_string());
     let server = ListeningServer::at(port, command);
     use_everything(PythonClient::of(&place, "mcp", "2026-07-28", &RealServer::remote_line(&server.url())));
@@ -140,7 +141,7 @@ fn sf_4_a_client_of_the_older_era_uses_a_real_server_of_the_modern_one() {
 #[test]
 fn sf_4_a_client_of_the_older_era_uses_a_real_server_of_the_modern_one_over_http() {
     let place = RealServerFolder::new("eras_modern_http", "");
-    let port = Port::reserve();
+    let port = ReservedPort::reserve();
     let command = started(&place, &modern_server(Some(port.address().port())));
     let server = ListeningServer::at(port, command);
     use_modern_server(started(&place, &RealServer::remote_line(&server.url())));

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::RealServer;
-use super::parity::{assert_same, is_line_of_the_log};
 use super::conversation::{RecordingClient, everything};
+use super::parity::{assert_same, is_line_of_the_log};
 
 fn server() -> RealServer {
     RealServer::node("mcp-server-everything").arg("stdio")

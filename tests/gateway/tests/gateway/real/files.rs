@@ -5,8 +5,8 @@ use std::fs;
 use serde_json::json;
 
 use super::RealServer;
-use super::parity::assert_same;
 use super::conversation::everything;
+use super::parity::assert_same;
 
 #[test]
 fn sf_4_the_filesystem_server_is_the_same_through_the_gateway() {

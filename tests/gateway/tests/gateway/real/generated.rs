@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use super::installed;
-use crate::client::Client;
-use crate::world::{By, LISTEN, World};
+use crate::client::McpTestClient;
+use crate::world::{GatewayWorld, LISTEN, TestTransport};
 
 /// The generator's rules for errors.
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/real/schemathesis.toml");
@@ -31,10 +31,10 @@ fn sf_5_every_endpoint_answers_as_the_document_says_with_the_admin_token() {
 /// Sends requests to a gateway with these variables, with this token.
 fn answers_as_the_document_says(test: &str, variables: &[(&str, &str)], token: Option<&str>) {
     // The generator begins calls that it never ends, and then repeats them, which would wait for their end.
-    let world = World::of(test, "stuck_after = \"1s\"\n", By::Http, By::Stdio);
+    let world = GatewayWorld::of(test, "stuck_after = \"1s\"\n", TestTransport::Http, TestTransport::Stdio);
     let mut gateway = world.wrap(&LISTEN);
     gateway.env("STEADFAST_ADMIN_TOKEN", "person").envs(variables.iter().copied());
-    let client = Client::over_http(gateway);
+    let client = McpTestClient::over_http(gateway);
     let mut generator = Command::new(installed("python").join("bin/st"));
     generator.args(["--config-file", CONFIG, "run", &format!("http://{}/openapi.json", client.address())]);
     if let Some(token) = token {

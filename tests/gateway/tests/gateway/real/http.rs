@@ -7,19 +7,19 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::clients::{LEGACY, MODERN, PythonClient, use_tools};
-use super::{RealServerFolder, RealServer, ServerRoute, installed};
-use crate::world::{By, LISTEN, Port, Process, start_gateway};
+use super::{RealServer, RealServerFolder, ServerRoute, installed};
+use crate::world::{LISTEN, ReservedPort, TestProcess, TestTransport, start_gateway};
 
 /// A program that listens.
 pub(super) struct ListeningServer {
-    _process: Process,
-    _port: Option<Port>,
+    _process: TestProcess,
+    _port: Option<ReservedPort>,
     address: SocketAddr,
 }
 
 impl ListeningServer {
     /// Starts a program that has to be given a port.
-    pub(super) fn at(port: Port, mut command: Command) -> Self {
+    pub(super) fn at(port: ReservedPort, mut command: Command) -> Self {
         Self { _process: port.start(&mut command), address: port.address(), _port: Some(port) }
     }
 
@@ -30,14 +30,14 @@ impl ListeningServer {
     }
 
     /// Starts a gateway that listens, in front of a child server or of one that listens too.
-    pub(super) fn gateway(place: &RealServerFolder, server: RealServer, back: By) -> Vec<Self> {
+    pub(super) fn gateway(place: &RealServerFolder, server: RealServer, back: TestTransport) -> Vec<Self> {
         let mut command = place.program(env!("CARGO_BIN_EXE_steadfast-tested"));
         command.args(["wrap", "--name", "real"]).args(LISTEN);
         let mut all = Vec::new();
         match back {
-            By::Stdio => command.arg("--").args(server.line(ServerRoute::Bare)),
-            By::Http => {
-                let port = Port::reserve();
+            TestTransport::Stdio => command.arg("--").args(server.line(ServerRoute::Bare)),
+            TestTransport::Http => {
+                let port = ReservedPort::reserve();
                 let server = server.env("PORT", port.address().port().to_string());
                 let server = Self::at(port, server.command(place, ServerRoute::Bare));
                 command.args(["--url", &server.url()]);
@@ -55,7 +55,7 @@ impl ListeningServer {
 }
 
 /// Runs both Python clients, in both eras, over HTTP in front of a server with this transport.
-fn python_clients(back: By) {
+fn python_clients(back: TestTransport) {
     for library in ["mcp", "fastmcp"] {
         let place = RealServerFolder::new(&format!("real_http_{library}_{back:?}"), "");
         let server = RealServer::python(&format!("server_{library}.py"));
@@ -68,20 +68,21 @@ fn python_clients(back: By) {
 
 #[test]
 fn clients_in_python_work_over_http_before_a_server_that_is_started() {
-    python_clients(By::Stdio);
+    python_clients(TestTransport::Stdio);
 }
 
 #[test]
 fn clients_in_python_work_over_http_before_a_server_at_a_url() {
-    python_clients(By::Http);
+    python_clients(TestTransport::Http);
 }
 
 #[test]
 fn the_inspector_lists_and_calls_over_http() {
-    for back in [By::Stdio, By::Http] {
+    for back in [TestTransport::Stdio, TestTransport::Http] {
         let place = RealServerFolder::new(&format!("real_http_inspector_{back:?}"), "");
-        let mode = if back == By::Stdio { "stdio" } else { "streamableHttp" };
-        let gateway = ListeningServer::gateway(&place, RealServer::node("mcp-server-everything").arg(mode), back);
+        let mode = if back == TestTransport::Stdio { "stdio" } else { "streamableHttp" };
+        let gateway =
+            ListeningServer::gateway(&place, RealServer::node("mcp-server-everything").arg(mode), back);
         let inspect = |method: &[&str]| -> Value {
             let mut command = place.program(installed("node").join("node_modules/.bin/mcp-inspector"));
             command.args(["--cli", &gateway[0].url(), "--transport", "http", "--method"]).args(method);

@@ -7,17 +7,17 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::world::{PATIENCE, Process};
+use crate::world::{PATIENCE, TestProcess};
 
 pub(crate) struct ServerLine {
-    child: Process,
+    child: TestProcess,
     stdin: Option<ChildStdin>,
     incoming: Receiver<Value>,
 }
 
 impl ServerLine {
     pub(crate) fn start(mut command: Command) -> Self {
-        let mut child = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut child = TestProcess::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (stdin, stdout) = child.streams();
         let out = BufReader::new(stdout);
         let (sender, incoming) = channel();

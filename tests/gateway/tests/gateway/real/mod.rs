@@ -4,6 +4,7 @@
 
 mod again;
 mod clients;
+mod conversation;
 mod eras;
 mod everything;
 mod files;
@@ -13,14 +14,13 @@ mod line;
 mod parity;
 mod python;
 mod rust;
-mod conversation;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use crate::world::Folder;
+use crate::world::GatewayTestFolder;
 
 /// The route to a server: direct or through the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +30,12 @@ pub(crate) enum ServerRoute {
 }
 
 /// The folder of one test.
-pub(crate) struct RealServerFolder(Folder);
+pub(crate) struct RealServerFolder(GatewayTestFolder);
 
 impl RealServerFolder {
     /// Creates the folder of a test, with the configuration of the gateway.
     pub(crate) fn new(test: &str, config: &str) -> Self {
-        let folder = Folder::new(test);
+        let folder = GatewayTestFolder::new(test);
         fs::write(folder.join("steadfast.toml"), config).unwrap();
         Self(folder)
     }

@@ -7,7 +7,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::conversation::{RecordedAnswer, RecordingClient};
-use super::{RealServerFolder, RealServer, ServerRoute};
+use super::{RealServer, RealServerFolder, ServerRoute};
 
 /// Holds the conversation both ways and compares everything that the client receives. The server and the conversation
 /// get a folder for their data, one for each way.

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::parity::assert_same;
 use super::conversation::{RecordingClient, everything};
-use super::{RealServerFolder, RealServer, ServerRoute, process_of};
-use crate::world::{kill, lives, wait};
+use super::parity::assert_same;
+use super::{RealServer, RealServerFolder, ServerRoute, process_of};
+use crate::world::{is_running, kill, wait};
 
 fn server() -> RealServer {
     RealServer::python("server_mcp.py")
@@ -74,7 +74,7 @@ fn sf_4_what_a_server_that_was_started_again_asks_and_withdraws_is_withdrawn() {
         assert_eq!(withdrawn, asked);
         let server = process_of("python", &mark);
         kill(server);
-        wait(|| !lives(server), || "the end of the server".to_owned());
+        wait(|| !is_running(server), || "the end of the server".to_owned());
         // A list request is repeated if the server died meanwhile. After it the next server is running.
         talk.ask("tools/list", json!({}));
     }

@@ -7,8 +7,8 @@ use rmcp::{ClientLifecycleMode, ClientServiceExt as _, RoleClient};
 use serde_json::json;
 
 use super::http::ListeningServer;
-use super::{RealServerFolder, RealServer, ServerRoute};
-use crate::world::{By, PATIENCE};
+use super::{RealServer, RealServerFolder, ServerRoute};
+use crate::world::{PATIENCE, TestTransport};
 
 /// Returns the ways to begin, and the resulting version of each.
 fn beginnings() -> [(ClientLifecycleMode, ProtocolVersion); 3] {
@@ -65,7 +65,7 @@ fn the_rust_sdk_works_on_our_streams_in_both_eras() {
 
 #[test]
 fn the_rust_sdk_works_over_http_in_both_eras() {
-    for back in [By::Stdio, By::Http] {
+    for back in [TestTransport::Stdio, TestTransport::Http] {
         let place = RealServerFolder::new(&format!("real_rmcp_http_{back:?}"), "");
         let gateway = ListeningServer::gateway(&place, RealServer::python("server_mcp.py"), back);
         run(async {

@@ -7,30 +7,41 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{ApprovalLedger, ApprovalChannel, DecisionEffect, ApprovalDecision, GrantId, Grantor, SpendVerdict};
-use steadfast_core::breaker::{CircuitBreaker, BreakerVerdict};
-use steadfast_core::call::{
-    self, ApprovalOutcome, AttemptEndVisibility, Call, CallResult, Deduplication, CallEvent, CallerHints, CallNotice, OtherWaiters, AttemptReport,
-    Provenance, CallRequest, RunnerKind, UpstreamKey, CallMechanisms, ResultStage, NextStep, StoreFault, CallerPatience, WakeReason,
+use steadfast_core::approval::{
+    ApprovalChannel, ApprovalDecision, ApprovalLedger, DecisionEffect, GrantId, Grantor, SpendVerdict,
 };
-use steadfast_core::classify::{AttemptFault, RetryAfter, Severity, FaultSource, TransportError};
+use steadfast_core::breaker::{BreakerVerdict, CircuitBreaker};
+use steadfast_core::call::{
+    self, ApprovalOutcome, AttemptEndVisibility, AttemptReport, Call, CallEvent, CallMechanisms, CallNotice,
+    CallRequest, CallResult, CallerHints, CallerPatience, Deduplication, NextStep, OtherWaiters, Provenance,
+    ResultStage, RunnerKind, StoreFault, UpstreamKey, WakeReason,
+};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, Severity, TransportError};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    RecordAddress, Claim, ClaimVerdict, SettleStatus, RunOutcome, CallFailure, FoundRecords, LocalKnowledge, UnknownOutcomeReason, ClaimOwner, ProcessIdentity, DeliveryReceipt,
-    RenewVerdict, ReplayedResult, ReplayReason, RunId, SaveRequest, SaveVerdict, StartVerdict, UnknownOutcomeStatus, decide_claim,
+    CallFailure, Claim, ClaimOwner, ClaimVerdict, DeliveryReceipt, FoundRecords, LocalKnowledge,
+    ProcessIdentity, RecordAddress, RenewVerdict, ReplayReason, ReplayedResult, RunId, RunOutcome,
+    SaveRequest, SaveVerdict, SettleStatus, StartVerdict, UnknownOutcomeReason, UnknownOutcomeStatus,
+    decide_claim,
 };
 use steadfast_core::guard::{GuardedCall, LoopGuard};
 use steadfast_core::id::{RequestId, TurnId};
 use steadfast_core::limit::Limiter;
-use steadfast_core::output::{ToolOutput, RawJson};
+use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{
-    UnknownOutcomePolicy, AmbiguousOutcomePolicy, ArgumentCheck, ApprovalTrigger, BudgetPolicy, FailureReplayPolicy, DangerousCommandPolicy, EffectLocation, EnforcementMode,
-    StoreFailurePolicy, ToolPolicy, PolicyProfile, RateLimit, Ratio, SilencePolicy, ToolClass,
+    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, BudgetPolicy, DangerousCommandPolicy,
+    EffectLocation, EnforcementMode, FailureReplayPolicy, PolicyProfile, RateLimit, Ratio, SilencePolicy,
+    StoreFailurePolicy, ToolClass, ToolPolicy, UnknownOutcomePolicy,
 };
 use steadfast_core::retry::{CallerLimits, RetryBudget};
-use steadfast_core::trust::{Escalation, FinishedOutcome, NotifyChoice, TrustRules, Signature, TrustSubject, TrustLedger};
+use steadfast_core::trust::{
+    Escalation, FinishedOutcome, NotifyChoice, Signature, TrustLedger, TrustRules, TrustSubject,
+};
 
-use self::reference::{ExpectedStep, ExpectedEnding, ExpectedFollowUp, ReferenceMachines, ReferenceCall, ExpectedSave, ExpectedResponse, of_failure};
+use self::reference::{
+    ExpectedEnding, ExpectedFollowUp, ExpectedResponse, ExpectedSave, ExpectedStep, ReferenceCall,
+    ReferenceMachines, of_failure,
+};
 use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
@@ -119,7 +130,8 @@ impl ReferenceMachines {
 
     /// Checks that both have received the same.
     fn are_as(&self, other: &Self) -> Result<(), InvariantViolation> {
-        let inside = |machines: &Self| (machines.limiter.in_flight(), machines.dependency_limiter.in_flight());
+        let inside =
+            |machines: &Self| (machines.limiter.in_flight(), machines.dependency_limiter.in_flight());
         agree(PROMISE, "places", &inside(self), &inside(other))?;
         let text = |machines: &Self| {
             [
@@ -147,7 +159,9 @@ fn without_marks(text: &str) -> String {
 
 fn without_words(notice: CallNotice) -> CallNotice {
     match notice {
-        CallNotice::CallBlocked { code, breaker, .. } => CallNotice::CallBlocked { code, retriable: false, breaker },
+        CallNotice::CallBlocked { code, breaker, .. } => {
+            CallNotice::CallBlocked { code, retriable: false, breaker }
+        }
         CallNotice::AttemptEnded { attempt, took, failure } => {
             let failure = failure.map(|failure| call::FailedAttempt { said: "".into(), ..failure });
             CallNotice::AttemptEnded { attempt, took, failure }
@@ -181,7 +195,9 @@ fn as_due(step: &NextStep) -> ExpectedStep {
                 call::DeferredWrite::Save(save) => ExpectedFollowUp::Save(as_saved(save)),
                 call::DeferredWrite::Park(ask) => ExpectedFollowUp::Park { operator_only: ask.operator_only },
                 call::DeferredWrite::Release(release) => ExpectedFollowUp::Release(release.clone()),
-                call::DeferredWrite::GiveBack { grant, owner } => ExpectedFollowUp::GiveBack(*grant, owner.clone()),
+                call::DeferredWrite::GiveBack { grant, owner } => {
+                    ExpectedFollowUp::GiveBack(*grant, owner.clone())
+                }
             });
             ExpectedStep::Finish(as_told(&result), kept.collect())
         }
@@ -241,7 +257,8 @@ fn policy(rng: &mut Rng) -> ToolPolicy {
         ToolClass::Idempotent,
         ToolClass::ReadOnly,
     ]);
-    let mut policy = rng.pick(&[PolicyProfile::Standard, PolicyProfile::Measured, PolicyProfile::Stepped]).policy(class);
+    let mut policy =
+        rng.pick(&[PolicyProfile::Standard, PolicyProfile::Measured, PolicyProfile::Stepped]).policy(class);
     let span = |rng: &mut Rng| millis(*rng.pick(&[50, 500, 2_000, 20_000]));
     let mode = |rng: &mut Rng| if rng.chance(90) { EnforcementMode::Enforce } else { EnforcementMode::Off };
     policy.modes.dedupe = mode(rng);
@@ -249,7 +266,8 @@ fn policy(rng: &mut Rng) -> ToolPolicy {
     policy.modes.guard = mode(rng);
     policy.modes.trust = mode(rng);
     // At least one mechanism acts, so that limits and deadlines do.
-    policy.modes.retry = if policy.modes.dedupe == EnforcementMode::Off { EnforcementMode::Enforce } else { mode(rng) };
+    policy.modes.retry =
+        if policy.modes.dedupe == EnforcementMode::Off { EnforcementMode::Enforce } else { mode(rng) };
     policy.repeat.ambiguous = *rng.pick(&[AmbiguousOutcomePolicy::Stop, AmbiguousOutcomePolicy::Retry]);
     (policy.repeat.retry_safe, policy.repeat.honours_key) = (rng.chance(20), rng.chance(20));
     (policy.time.attempt, policy.time.total) = (span(rng), span(rng) * 2);
@@ -264,12 +282,16 @@ fn policy(rng: &mut Rng) -> ToolPolicy {
     };
     policy.dedupe.cache_failures =
         *rng.pick(&[FailureReplayPolicy::Terminal, FailureReplayPolicy::All, FailureReplayPolicy::None]);
-    policy.dedupe.after_unknown =
-        *rng.pick(&[UnknownOutcomePolicy::TellOnce, UnknownOutcomePolicy::TellOnce, UnknownOutcomePolicy::Hold]);
+    policy.dedupe.after_unknown = *rng.pick(&[
+        UnknownOutcomePolicy::TellOnce,
+        UnknownOutcomePolicy::TellOnce,
+        UnknownOutcomePolicy::Hold,
+    ]);
     policy.dedupe.late_after = span(rng);
     policy.dedupe.keep.lease = span(rng) * 3;
     policy.dedupe.on_store_failure = *rng.pick(&[StoreFailurePolicy::GoOn, StoreFailurePolicy::Refuse]);
-    policy.dedupe.explicit_key_on_store_failure = *rng.pick(&[StoreFailurePolicy::GoOn, StoreFailurePolicy::Refuse]);
+    policy.dedupe.explicit_key_on_store_failure =
+        *rng.pick(&[StoreFailurePolicy::GoOn, StoreFailurePolicy::Refuse]);
     policy.dedupe.largest_output = if rng.chance(80) { 1_000 } else { 4 };
     policy.settling.effects = *rng.pick(&[EffectLocation::Local, EffectLocation::Remote]);
     (policy.settling.linger, policy.settling.settle) = (span(rng), span(rng));
@@ -289,8 +311,12 @@ fn policy(rng: &mut Rng) -> ToolPolicy {
     policy.trust.count = Some(few(rng, 1, 2));
     policy.trust.block_after = few(rng, 1, 2);
     (policy.trust.duration, policy.trust.cooldown) = (span(rng), span(rng));
-    policy.approval.when =
-        *rng.pick(&[ApprovalTrigger::Escalated, ApprovalTrigger::Escalated, ApprovalTrigger::Always, ApprovalTrigger::Never]);
+    policy.approval.when = *rng.pick(&[
+        ApprovalTrigger::Escalated,
+        ApprovalTrigger::Escalated,
+        ApprovalTrigger::Always,
+        ApprovalTrigger::Never,
+    ]);
     policy.approval.timeout = span(rng);
     policy.approval.dangerous = *rng.pick(&[DangerousCommandPolicy::Record, DangerousCommandPolicy::Ask]);
     policy.arguments = *rng.pick(&[ArgumentCheck::Assist, ArgumentCheck::Enforce]);
@@ -350,7 +376,11 @@ fn request(rng: &mut Rng, now: Timestamp) -> CallRequest {
         end: *rng.pick(&[AttemptEndVisibility::Hidden, AttemptEndVisibility::Visible]),
         reads: Arc::default(),
         hints: CallerHints { expected_retry_safe: rng.chance(20), safety_critical: rng.chance(10) },
-        channel: *rng.pick(&[ApprovalChannel::Interactive, ApprovalChannel::Interactive, ApprovalChannel::Headless]),
+        channel: *rng.pick(&[
+            ApprovalChannel::Interactive,
+            ApprovalChannel::Interactive,
+            ApprovalChannel::Headless,
+        ]),
     }
 }
 
@@ -422,7 +452,13 @@ fn fails_trust(trust: &mut TrustLedger, request: &CallRequest, policy: &ToolPoli
 }
 
 /// Lets other calls use the same machines meanwhile.
-fn interfere(rng: &mut Rng, one: &mut ReferenceMachines, other: &mut ReferenceMachines, request: &CallRequest, now: Timestamp) {
+fn interfere(
+    rng: &mut Rng,
+    one: &mut ReferenceMachines,
+    other: &mut ReferenceMachines,
+    request: &CallRequest,
+    now: Timestamp,
+) {
     let what = rng.between(0, 5);
     for machines in [one, other] {
         match what {
@@ -556,7 +592,11 @@ fn verdict(rng: &mut Rng, claim: &Claim, now: Timestamp) -> ClaimVerdict {
     let unknown = |rng: &mut Rng, receipt: DeliveryReceipt| {
         let left = millis(*rng.pick(&[1, 400, 600, 5_000]));
         ClaimVerdict::Unknown(Box::new(UnknownOutcomeStatus {
-            end: *rng.pick(&[SettleStatus::Settled, SettleStatus::NotYet(None), SettleStatus::NotYet(Some(left))]),
+            end: *rng.pick(&[
+                SettleStatus::Settled,
+                SettleStatus::NotYet(None),
+                SettleStatus::NotYet(Some(left)),
+            ]),
             observed: UnknownOutcomeReason::NoAnswer,
             details: None,
             output: None,
@@ -584,7 +624,9 @@ fn verdict(rng: &mut Rng, claim: &Claim, now: Timestamp) -> ClaimVerdict {
         5..8 => unknown(rng, receipt),
         8 if !is_look => unknown(rng, DeliveryReceipt { owner: claim.owner.clone(), ..receipt }),
         9 => ClaimVerdict::Conflict,
-        10 => rng.pick(&[ClaimVerdict::Full, ClaimVerdict::StoreRecovering, ClaimVerdict::RecordsLost]).clone(),
+        10 => {
+            rng.pick(&[ClaimVerdict::Full, ClaimVerdict::StoreRecovering, ClaimVerdict::RecordsLost]).clone()
+        }
         _ if is_look => ClaimVerdict::Nothing,
         _ => {
             let mut claim = claim.clone();
@@ -597,8 +639,10 @@ fn verdict(rng: &mut Rng, claim: &Claim, now: Timestamp) -> ClaimVerdict {
 }
 
 fn outcome(rng: &mut Rng) -> AttemptReport {
-    let failure =
-        |source: FaultSource| AttemptReport::Failure { fault: AttemptFault::new(source, "words of the tool"), output: None };
+    let failure = |source: FaultSource| AttemptReport::Failure {
+        fault: AttemptFault::new(source, "words of the tool"),
+        output: None,
+    };
     match rng.between(0, 13) {
         0..4 => AttemptReport::Success {
             output: output("done"),
@@ -606,19 +650,33 @@ fn outcome(rng: &mut Rng) -> AttemptReport {
         },
         4 => AttemptReport::InputRequired { output: output("a question") },
         5 => AttemptReport::NotRun {
-            fault: AttemptFault::new(FaultSource::Transport { error: TransportError::Other, written: false }, "not run"),
+            fault: AttemptFault::new(
+                FaultSource::Transport { error: TransportError::Other, written: false },
+                "not run",
+            ),
         },
-        6 => failure(FaultSource::Transport { error: TransportError::ConnectionReset, written: rng.chance(70) }),
+        6 => failure(FaultSource::Transport {
+            error: TransportError::ConnectionReset,
+            written: rng.chance(70),
+        }),
         7 => failure(FaultSource::Http { status: *rng.pick(&[400, 404, 408, 413, 429, 500, 503]) }),
         8 => {
             let wait = RetryAfter::Delay(millis(*rng.pick(&[0, 100, 1_000, 100_000])));
-            let fault =
-                AttemptFault { retry_after: Some(wait), ..AttemptFault::new(FaultSource::Http { status: 503 }, "later") };
+            let fault = AttemptFault {
+                retry_after: Some(wait),
+                ..AttemptFault::new(FaultSource::Http { status: 503 }, "later")
+            };
             AttemptReport::Failure { fault, output: None }
         }
         9 => failure(FaultSource::Exit { code: Some(1), signal: None }),
         10 => failure(
-            rng.pick(&[FaultSource::SessionLost, FaultSource::Panic, FaultSource::BadAnswer, FaultSource::TooLarge]).clone(),
+            rng.pick(&[
+                FaultSource::SessionLost,
+                FaultSource::Panic,
+                FaultSource::BadAnswer,
+                FaultSource::TooLarge,
+            ])
+            .clone(),
         ),
         11 => failure(FaultSource::Timeout { after: millis(10) }),
         12 => AttemptReport::Failure {

@@ -12,16 +12,18 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::id::Digest;
-use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::{RunningRequest, LegacyBridge, is_same, messages};
+use super::{LegacyBridge, RunningRequest, is_same, messages};
 use crate::server::bridge::no_id;
 use crate::server::pending::{NotificationReceivers, SentRequestNumber};
-use crate::server::{NotificationHandler, Generation, PendingRequests, PendingRequest, UpstreamServer, cancel};
+use crate::server::{
+    Generation, NotificationHandler, PendingRequest, PendingRequests, UpstreamServer, cancel,
+};
 
 /// The held calls by state.
 #[derive(Default)]
@@ -156,7 +158,9 @@ pub(super) async fn resume(
     let waiting = match bridge.held.release(&state, request) {
         HeldCallLookup::Released(waiting) => waiting,
         HeldCallLookup::Unknown => return server.pending.answered_with(Err(unknown())),
-        HeldCallLookup::OfAnother => return server.answered(refusal("this state belongs to another request")),
+        HeldCallLookup::OfAnother => {
+            return server.answered(refusal("this state belongs to another request"));
+        }
     };
     let HeldCall { running, sent_as, holding, .. } = waiting;
     let place = server.pending.enter(Generation::NONE, NotificationReceivers::default());
@@ -363,7 +367,8 @@ mod tests {
         let pending = Arc::<PendingRequests>::default();
         let (said, hearing) = mpsc::channel(QUESTIONS);
         let running = RunningRequest::new(&request, None, Some(said));
-        let sent = pending.enter(Generation(1), NotificationReceivers { hear: None, running: Some(running.clone()) });
+        let sent = pending
+            .enter(Generation(1), NotificationReceivers { hear: None, running: Some(running.clone()) });
         let place = pending.enter(Generation::NONE, NotificationReceivers::default());
         let (number, sent_as) = (sent.number, SentRequestNumber::of(&sent));
         let holder = CallHolder {
@@ -397,12 +402,15 @@ mod tests {
         async fn asks(&mut self) -> RpcMessage {
             let request = parsed(r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#);
             let said = self.running.said.clone().unwrap();
-            said.send(HoldEvent::Asked(Generation(1), request)).await.unwrap_or_else(|_| panic!("it is heard"));
+            said.send(HoldEvent::Asked(Generation(1), request))
+                .await
+                .unwrap_or_else(|_| panic!("it is heard"));
             self.place.answer().await.unwrap()
         }
 
         fn is_held(&self, asked: &RpcMessage) -> bool {
-            let state = json_text::get(asked.result().unwrap(), "requestState").and_then(json_text::string).unwrap();
+            let state =
+                json_text::get(asked.result().unwrap(), "requestState").and_then(json_text::string).unwrap();
             self.bridge.held.0.lock().contains_key(&*state)
         }
     }
@@ -428,7 +436,8 @@ mod tests {
         let bridge = bridge();
         let mut call = called(&bridge);
         let asked = call.asks().await;
-        let state = json_text::get(asked.result().unwrap(), "requestState").and_then(json_text::string).unwrap();
+        let state =
+            json_text::get(asked.result().unwrap(), "requestState").and_then(json_text::string).unwrap();
         let request =
             parsed(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":{}}}"#);
         assert!(matches!(bridge.held.release(&state, &request), HeldCallLookup::Released(_)));
@@ -457,8 +466,10 @@ mod tests {
         let bridge = bridge();
         let mut call = called(&bridge);
         call.asks().await;
-        let fault =
-            AttemptFault::new(FaultSource::Transport { error: TransportError::ConnectionReset, written: true }, "gone");
+        let fault = AttemptFault::new(
+            FaultSource::Transport { error: TransportError::ConnectionReset, written: true },
+            "gone",
+        );
         call.pending.fail_all(Generation(1), &fault);
         let said = call.running.said.clone().unwrap();
         let mut again = call.pending.enter(Generation::NONE, NotificationReceivers::default());

@@ -1,14 +1,14 @@
 //! Translation of messages for a legacy server and its modern client.
 
 use steadfast_mcp::http::{LEGACY, META_CAPABILITIES, META_VERSION, MODERN};
-use steadfast_mcp::message::RpcMessage;
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::RpcMessage;
 
-use super::super::no_id;
 use super::super::json_edits::{CLIENT_INFO, INPUT_REQUIRED, SERVER_INFO, list, with_first, without};
+use super::super::no_id;
 use super::inner;
-use crate::request_notifications::LOG_LEVEL;
 use crate::json_parts::object;
+use crate::request_notifications::LOG_LEVEL;
 
 /// The introduction of a server from its handshake, in modern form.
 #[derive(Debug)]
@@ -21,7 +21,8 @@ pub(super) struct LegacyServerInfo {
 impl LegacyServerInfo {
     /// Parses the result of `initialize`. Tasks differ between the eras, so they are not offered.
     pub(super) fn of(result: &str) -> Self {
-        let member = |name| json_text::get(result, name).and_then(|value| JsonText::parse(value.to_owned()).ok());
+        let member =
+            |name| json_text::get(result, name).and_then(|value| JsonText::parse(value.to_owned()).ok());
         Self {
             capabilities: without(inner(result, "capabilities").unwrap_or("{}"), &["tasks"]),
             info: member("serverInfo"),

@@ -2,27 +2,27 @@
 //! notifications and requests are assigned to the client's requests that they belong to.
 
 mod held_calls;
-mod subscriptions;
 mod messages;
+mod subscriptions;
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use steadfast_core::classify::AttemptFault;
-use steadfast_mcp::message::{RpcMessage, code};
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcMessage, code};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 pub(crate) use self::held_calls::is_held;
 use self::held_calls::{HeldCalls, HoldEvent};
-use self::subscriptions::ClientSubscriptions;
 pub(super) use self::messages::initialize;
 use self::messages::{LegacyServerInfo, LogSeverity};
+use self::subscriptions::ClientSubscriptions;
 use super::json_edits::{can_be_asked, may_ask, no_method, nothing};
-use super::{NotificationReceivers, NotificationHandler, Generation, PendingRequest, UpstreamServer, no_id};
-use crate::request_notifications::LOG_LEVEL;
+use super::{Generation, NotificationHandler, NotificationReceivers, PendingRequest, UpstreamServer, no_id};
 use crate::json_parts::{json, object};
+use crate::request_notifications::LOG_LEVEL;
 use crate::server::HANDSHAKE;
 
 /// A legacy server behind modern clients.
@@ -67,7 +67,9 @@ impl LegacyBridge {
     /// Sets the log level of the server to the most verbose one that requests in flight want. A failure is not retried,
     /// because the request itself matters more.
     async fn log_for(&self, server: &Arc<UpstreamServer>, request: &RpcMessage) {
-        let Some(wanted) = request.meta_text(LOG_LEVEL).and_then(|text| LogSeverity::of(&text)) else { return };
+        let Some(wanted) = request.meta_text(LOG_LEVEL).and_then(|text| LogSeverity::of(&text)) else {
+            return;
+        };
         if !self.about.has("logging") {
             return;
         }
@@ -90,7 +92,11 @@ impl LegacyBridge {
 }
 
 impl RunningRequest {
-    fn new(request: &RpcMessage, hear: Option<NotificationHandler>, said: Option<mpsc::Sender<HoldEvent>>) -> Arc<Self> {
+    fn new(
+        request: &RpcMessage,
+        hear: Option<NotificationHandler>,
+        said: Option<mpsc::Sender<HoldEvent>>,
+    ) -> Arc<Self> {
         let running = Self { log: Mutex::default(), capabilities: Mutex::new(json("{}")), said };
         running.resume(request, hear);
         Arc::new(running)
@@ -178,7 +184,11 @@ pub(super) fn told(
 }
 
 /// Routes a request of the server to the only call that it can belong to.
-pub(super) async fn asked(server: &Arc<UpstreamServer>, request: &RpcMessage, (life, on): (Generation, Option<u64>)) {
+pub(super) async fn asked(
+    server: &Arc<UpstreamServer>,
+    request: &RpcMessage,
+    (life, on): (Generation, Option<u64>),
+) {
     let Some(id) = request.id() else { return };
     let refused = match request.method() {
         Some("ping") => return server.answer(life, &nothing().rewrite().id(&id).finish()).await,

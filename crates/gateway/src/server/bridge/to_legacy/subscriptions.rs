@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use steadfast_mcp::message::{RpcMessage, code};
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcMessage, code};
 use tokio::time::timeout;
 
 use super::super::json_edits::{list, strings};
@@ -15,7 +15,7 @@ use super::LegacyBridge;
 use crate::json_parts::object;
 use crate::server::bridge::no_id;
 use crate::server::pending::NotificationReceivers;
-use crate::server::{HANDSHAKE, NotificationHandler, Generation, PendingRequest, UpstreamServer};
+use crate::server::{Generation, HANDSHAKE, NotificationHandler, PendingRequest, UpstreamServer};
 
 /// All subscriptions by request number.
 #[derive(Default)]
@@ -69,7 +69,8 @@ pub(super) async fn listen(
     let wants = SubscriptionFilter { watched, ..wants };
     hear(&wants.acknowledged());
     bridge.listeners.0.lock().insert(number, ClientSubscription { hear, wants });
-    let until = SubscriptionGuard { number, listeners: bridge.listeners.clone(), server: Arc::downgrade(server) };
+    let until =
+        SubscriptionGuard { number, listeners: bridge.listeners.clone(), server: Arc::downgrade(server) };
     place.with_conversion(move |answer| {
         drop(until);
         answer
@@ -77,7 +78,11 @@ pub(super) async fn listen(
 }
 
 /// Subscribes to resources at the server. Returns those that the server accepted.
-async fn watch(server: &Arc<UpstreamServer>, listeners: &ClientSubscriptions, uris: Vec<String>) -> Vec<String> {
+async fn watch(
+    server: &Arc<UpstreamServer>,
+    listeners: &ClientSubscriptions,
+    uris: Vec<String>,
+) -> Vec<String> {
     let mut watched = Vec::new();
     for uri in uris.into_iter().take(MOST_WATCHED) {
         if listeners.is_watched(&uri) || asked(server, "resources/subscribe", &uri).await {
@@ -206,7 +211,10 @@ mod tests {
             let hear: NotificationHandler = Arc::new(move |message: &RpcMessage| {
                 heard.lock().push((number, message.method().unwrap().to_owned()));
             });
-            listeners.0.lock().insert(number, ClientSubscription { hear, wants: SubscriptionFilter::of(filter) });
+            listeners
+                .0
+                .lock()
+                .insert(number, ClientSubscription { hear, wants: SubscriptionFilter::of(filter) });
         }
         let tell = |text: &str| {
             assert!(listeners.tell(&parsed(text)));
@@ -227,7 +235,9 @@ mod tests {
 
     #[test]
     fn the_acknowledgement_lists_the_delivered_notifications() {
-        let wants = SubscriptionFilter::of(r#"{"toolsListChanged":true,"resourceSubscriptions":["a://b",7],"other":1}"#);
+        let wants = SubscriptionFilter::of(
+            r#"{"toolsListChanged":true,"resourceSubscriptions":["a://b",7],"other":1}"#,
+        );
         assert_eq!(wants.watched, ["a://b"]);
         let told = wants.acknowledged();
         assert_eq!(

@@ -1,13 +1,13 @@
 //! Translation of messages for a modern server and its legacy client.
 
 use steadfast_mcp::http::{LEGACY, META_CAPABILITIES, META_VERSION, MODERN};
-use steadfast_mcp::message::{RpcMessage, code};
 use steadfast_mcp::json_text::{self, JsonText};
+use steadfast_mcp::message::{RpcMessage, code};
 
-use super::super::no_id;
 use super::super::json_edits::{CLIENT_INFO, INPUT_REQUIRED, SERVER_INFO, list, without};
-use crate::request_notifications::LOG_LEVEL;
+use super::super::no_id;
 use crate::json_parts::object;
+use crate::request_notifications::LOG_LEVEL;
 
 /// The severities of log messages.
 pub(super) const LEVELS: [&str; 8] =

@@ -1,9 +1,9 @@
 //! A legacy client and a modern server. The client's introduction is sent with every request, and input that the server
 //! requests is requested from the client while its call waits.
 
-mod subscription;
-mod rounds;
 mod messages;
+mod rounds;
+mod subscription;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use steadfast_core::classify::AttemptFault;
 use steadfast_mcp::http::{META_VERSION, MODERN};
-use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::oneshot;
 
+use self::messages::{LEVELS, LegacyClientInfo, ModernServerInfo};
 use self::subscription::UpstreamSubscription;
-use self::messages::{ModernServerInfo, LegacyClientInfo, LEVELS};
 use super::era_detection::is_modern_result;
 use super::json_edits::{may_ask, nothing, with_none};
-use super::{ServerEvent, NotificationHandler, Generation, PendingRequest, UpstreamServer, no_id};
+use super::{Generation, NotificationHandler, PendingRequest, ServerEvent, UpstreamServer, no_id};
 use crate::server::ServerConnection;
 
 /// A modern server behind a legacy client.
@@ -71,7 +71,12 @@ impl ModernBridge {
     }
 
     /// Sends a request to the client. Dropping the returned value cancels it.
-    async fn ask(&self, server: &Arc<UpstreamServer>, method: &str, params: Option<&JsonText>) -> Option<ClientRequest> {
+    async fn ask(
+        &self,
+        server: &Arc<UpstreamServer>,
+        method: &str,
+        params: Option<&JsonText>,
+    ) -> Option<ClientRequest> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
         {
@@ -101,7 +106,8 @@ impl Drop for ClientRequest {
         let was_open = self.asked.lock().remove(&self.number).is_some();
         if let (true, Ok(runtime)) = (was_open, tokio::runtime::Handle::try_current()) {
             let why = "the call that requested this has ended";
-            let (server, told) = (self.server.clone(), crate::server::cancel(&RpcId::number(self.number), why));
+            let (server, told) =
+                (self.server.clone(), crate::server::cancel(&RpcId::number(self.number), why));
             runtime.spawn(async move { server.notify_owner(ServerEvent::Notification(told)).await });
         }
     }
@@ -149,7 +155,11 @@ pub(super) fn dressed(server: &UpstreamServer, request: &RpcMessage) -> RpcMessa
 }
 
 /// Translates a notification into the modern era. Returns `None` if that era does not have it.
-pub(super) fn told(server: &Arc<UpstreamServer>, bridge: &Arc<ModernBridge>, notification: &RpcMessage) -> Option<RpcMessage> {
+pub(super) fn told(
+    server: &Arc<UpstreamServer>,
+    bridge: &Arc<ModernBridge>,
+    notification: &RpcMessage,
+) -> Option<RpcMessage> {
     match (notification.method(), &server.way) {
         (Some("notifications/initialized"), _) => {
             bridge.listen(server);

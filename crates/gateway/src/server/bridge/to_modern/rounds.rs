@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
-use steadfast_mcp::message::RpcMessage;
 use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::RpcMessage;
 
 use super::super::json_edits::{can_be_asked, with_none};
-use super::messages::{InputQuestion, LegacyClientInfo, InputRequest, unanswered};
+use super::messages::{InputQuestion, InputRequest, LegacyClientInfo, unanswered};
 use super::{ClientRequest, ModernBridge};
 use crate::server::pending::{NotificationReceivers, SentRequestNumber};
-use crate::server::{NotificationHandler, Generation, PendingRequest, UpstreamServer};
+use crate::server::{Generation, NotificationHandler, PendingRequest, UpstreamServer};
 
 /// The maximum number of rounds, after which the call fails.
 const MOST_ROUNDS: u32 = 16;
@@ -29,8 +29,13 @@ pub(super) async fn call(
     let sent = server.pass(&request, hear.clone().into()).await?;
     let sent_as = SentRequestNumber::of(&sent);
     let place = server.pending.enter(Generation::NONE, NotificationReceivers::default());
-    let rounds =
-        CallRounds { server: server.clone(), bridge: bridge.clone(), request, hear, sent_as: sent_as.clone() };
+    let rounds = CallRounds {
+        server: server.clone(),
+        bridge: bridge.clone(),
+        request,
+        hear,
+        sent_as: sent_as.clone(),
+    };
     let (pending, number) = (server.pending.clone(), place.number);
     let bringing = tokio::spawn(async move {
         let answer = rounds.last(sent).await;

@@ -5,16 +5,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_mcp::message::{RpcMessage, code};
 use steadfast_mcp::json_text::JsonText;
+use steadfast_mcp::message::{RpcMessage, code};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::dressed;
-use crate::request_notifications::SUBSCRIPTION;
 use crate::json_parts::object;
+use crate::request_notifications::SUBSCRIPTION;
 use crate::server::bridge::no_id;
-use crate::server::{ServerEvent, NotificationHandler, PendingRequest, UpstreamServer};
+use crate::server::{NotificationHandler, PendingRequest, ServerEvent, UpstreamServer};
 
 /// The current subscription.
 #[derive(Default)]
@@ -60,7 +60,8 @@ async fn listen(server: Weak<UpstreamServer>, mut wanted: watch::Receiver<Option
         let filter = wanted.borrow_and_update().clone();
         let Some(opening) = server.upgrade() else { return };
         let (sender, news) = mpsc::channel(NEWS);
-        let hear: NotificationHandler = Arc::new(move |message: &RpcMessage| _ = sender.try_send(message.clone()));
+        let hear: NotificationHandler =
+            Arc::new(move |message: &RpcMessage| _ = sender.try_send(message.clone()));
         let now = match &filter {
             Some(filter) => opening.pass(&request(&opening, filter), Some(hear).into()).await.ok(),
             None => None,

@@ -31,9 +31,8 @@ impl ReferenceCall {
         let is_blocked = matches!(self.standing(), TrustDecision::Blocked(_));
         if self.policy.modes.trust == EnforcementMode::Enforce && !self.approved_blocked && is_blocked {
             let refusal = match self.need() {
-                ReferenceApprovalNeed::Refuse { operator_only } | ReferenceApprovalNeed::Ask { operator_only, .. } => {
-                    not_approved(operator_only)
-                }
+                ReferenceApprovalNeed::Refuse { operator_only }
+                | ReferenceApprovalNeed::Ask { operator_only, .. } => not_approved(operator_only),
                 ReferenceApprovalNeed::Nobody | ReferenceApprovalNeed::Spend(_) => by_us(approval_lost()),
             };
             return if self.attempts == 0 { self.refuse(refusal) } else { self.refused_again(refusal) };
@@ -137,8 +136,8 @@ impl ReferenceCall {
         let is_blocked = self.policy.modes.trust == EnforcementMode::Enforce
             && !self.approved_blocked
             && matches!(self.standing(), TrustDecision::Blocked(_));
-        let is_lost =
-            matches!(self.sight, ClaimCondition::Lost | ClaimCondition::MarkedUnknown) || self.caller == CallerPresence::GaveUp;
+        let is_lost = matches!(self.sight, ClaimCondition::Lost | ClaimCondition::MarkedUnknown)
+            || self.caller == CallerPresence::GaveUp;
         if !all_hold || is_late || is_over || is_blocked || is_lost {
             self.step_back(tickets);
             return self.attempt();
@@ -154,7 +153,8 @@ impl ReferenceCall {
         if self.schedule.is_none() {
             self.machines.budget.deposit(&policy.retry.budget, now);
             let last = Some(policy.time.latest_retry());
-            self.schedule = Some(RetrySchedule::new(&policy.retry, &self.request.limits, last, self.seed, now));
+            self.schedule =
+                Some(RetrySchedule::new(&policy.retry, &self.request.limits, last, self.seed, now));
         }
         let first = *self.first.get_or_insert(now);
         self.attempts += 1;
@@ -166,8 +166,13 @@ impl ReferenceCall {
         let deadline = [Some(watchdog.due()), self.request.limits.deadline].into_iter().flatten().min();
         let claimed = self.record.as_ref().filter(|_| self.dedupes());
         let run = claimed.map_or(&self.request.run, |record| &record.run).0.to_string();
-        self.state =
-            ReferenceCallState::Attempting(ReferenceAttempt { number: self.attempts, started: now, watchdog, tickets, cut: None });
+        self.state = ReferenceCallState::Attempting(ReferenceAttempt {
+            number: self.attempts,
+            started: now,
+            watchdog,
+            tickets,
+            cut: None,
+        });
         ExpectedStep::Run { attempt: self.attempts, deadline, run }
     }
 
@@ -206,7 +211,8 @@ impl ReferenceCall {
                 ExpectedStep::Cut(cut)
             }
             Some(CutReason::Deadline) => {
-                let unknown = Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false });
+                let unknown =
+                    Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false });
                 let told = self.told(Err(failed(Code::OutcomeUnknown, "deadline", false)));
                 let told = self.judge(ExpectedResponse { unknown, ..told }, None);
                 self.answer_early(ReferenceCallState::Attempting(attempt), told, UpstreamSignal::NoSignal)
@@ -255,7 +261,10 @@ impl ReferenceCall {
             AttemptEndVisibility::Hidden => SettleDelay::After(self.policy.settling.linger),
         };
         let severity = counts.then_some(Severity::Timeout);
-        let settling = ReferenceSettling { cancel: true, ..self.settling(UnknownOutcomeReason::NoAnswer, severity, code, rule) };
+        let settling = ReferenceSettling {
+            cancel: true,
+            ..self.settling(UnknownOutcomeReason::NoAnswer, severity, code, rule)
+        };
         self.becomes_unknown(ReferenceSettling { attempt: Some(attempt), ..settling }, settles)
     }
 
@@ -283,7 +292,11 @@ impl ReferenceCall {
         }
     }
 
-    pub(super) fn record_breakers(&mut self, tickets: &mut ReferenceTickets, verdict: Option<BreakerVerdict>) {
+    pub(super) fn record_breakers(
+        &mut self,
+        tickets: &mut ReferenceTickets,
+        verdict: Option<BreakerVerdict>,
+    ) {
         let (now, policy) = (self.now, self.policy.clone());
         let mut back = |breaker: &mut CircuitBreaker, ticket: BreakerTicket, scope| {
             let is_probe = ticket.is_probe();
@@ -314,7 +327,11 @@ impl ReferenceCall {
         }
     }
 
-    pub(super) fn attempt_ended(&mut self, attempt: &ReferenceAttempt, failure: Option<(&Classification, UnknownOutcomeReason)>) {
+    pub(super) fn attempt_ended(
+        &mut self,
+        attempt: &ReferenceAttempt,
+        failure: Option<(&Classification, UnknownOutcomeReason)>,
+    ) {
         let code = failure.map(|(classified, _)| classified.code);
         let is_transient = failure.is_some_and(|(classified, _)| classified.nature == FaultNature::Transient);
         self.facts.push((attempt.number, attempt.started, self.now, code, is_transient));
@@ -394,7 +411,8 @@ impl ReferenceCall {
         let took = self.now.since(attempt.started);
         let is_timeout = matches!(fault.source, FaultSource::Timeout { .. });
         let is_lost = is_timeout && attempt.cut.is_some() && self.host_is_silent(&attempt);
-        let says_nothing = attempt.cut == Some(CutReason::Cancelled) || self.is_callers_limit(&attempt) || is_lost;
+        let says_nothing =
+            attempt.cut == Some(CutReason::Cancelled) || self.is_callers_limit(&attempt) || is_lost;
         let verdict = match classified.nature {
             _ if says_nothing => None,
             FaultNature::Transient if !is_session_lost(fault) => Some(BreakerVerdict::Failure { took }),
@@ -446,8 +464,8 @@ impl ReferenceCall {
             return self.becomes_unknown(ReferenceSettling { output: output.cloned(), ..settling }, settles);
         }
         let failed = self.last_word(classified, stop, attempt.cut);
-        let unknown =
-            (failed.code == Code::OutcomeUnknown).then_some(UnknownOutcomeInfo { observed: seen, ended: false });
+        let unknown = (failed.code == Code::OutcomeUnknown)
+            .then_some(UnknownOutcomeInfo { observed: seen, ended: false });
         let breaker = matches!(stop, Some(NoRetryReason::Breaker(_)))
             .then(|| self.machines.breaker.state(&self.policy.breaker, self.now));
         let mut told = ExpectedResponse { breaker, unknown, ..self.told(Err(failed)) };
@@ -458,7 +476,11 @@ impl ReferenceCall {
         self.settle_failed(told, Some(classified))
     }
 
-    pub(super) fn retry(&mut self, attempt: &ReferenceAttempt, classified: &Classification) -> Result<ExpectedStep, NoRetryReason> {
+    pub(super) fn retry(
+        &mut self,
+        attempt: &ReferenceAttempt,
+        classified: &Classification,
+    ) -> Result<ExpectedStep, NoRetryReason> {
         let (now, policy) = (self.now, self.policy.clone());
         if policy.modes.retry == EnforcementMode::Off {
             return Err(NoRetryReason::NotAsked);
@@ -496,8 +518,8 @@ impl ReferenceCall {
         if classified.reach == AttemptReach::Unknown && !self.retry_safe() {
             return failed(Code::OutcomeUnknown, &rule, false);
         }
-        let is_stuck =
-            self.policy.time.silence == SilencePolicy::Stuck && matches!(cut, Some(CutReason::Silent(_) | CutReason::TooLong));
+        let is_stuck = self.policy.time.silence == SilencePolicy::Stuck
+            && matches!(cut, Some(CutReason::Silent(_) | CutReason::TooLong));
         let deadline = || (Code::DeadlineExceeded, "deadline".to_owned());
         let (code, rule) = match stop {
             None if classified.code == Code::ResultTooLarge => (classified.code, rule),
@@ -506,9 +528,13 @@ impl ReferenceCall {
             None | Some(NoRetryReason::NotAsked) => (classified.code, rule),
             Some(NoRetryReason::Breaker(refused)) => (Code::CircuitOpen, refused.by.rule().to_owned()),
             Some(NoRetryReason::Schedule(RetryStop::Deadline)) => deadline(),
-            Some(NoRetryReason::Schedule(RetryStop::Budget)) => (Code::RetryExhausted, "retry_budget".to_owned()),
+            Some(NoRetryReason::Schedule(RetryStop::Budget)) => {
+                (Code::RetryExhausted, "retry_budget".to_owned())
+            }
             Some(NoRetryReason::Schedule(_)) if is_stuck => (Code::StuckCall, rule),
-            Some(NoRetryReason::Schedule(RetryStop::Attempts)) if self.attempts == 1 => (classified.code, rule),
+            Some(NoRetryReason::Schedule(RetryStop::Attempts)) if self.attempts == 1 => {
+                (classified.code, rule)
+            }
             Some(NoRetryReason::Schedule(_)) => (Code::RetryExhausted, rule),
         };
         let retry_after = match stop {
@@ -547,7 +573,11 @@ impl ReferenceCall {
     }
 
     /// Decides on the record of a call that failed.
-    pub(super) fn settle_failed(&mut self, told: ExpectedResponse, classified: Option<&Classification>) -> ExpectedStep {
+    pub(super) fn settle_failed(
+        &mut self,
+        told: ExpectedResponse,
+        classified: Option<&Classification>,
+    ) -> ExpectedStep {
         let severity = classified.map(|classified| classified.severity);
         let mistake = classified.and_then(|classified| classified.mistake);
         let told = self.judge_run(told, severity, mistake);
@@ -562,7 +592,10 @@ impl ReferenceCall {
         match classified.map(|classified| classified.reach) {
             Some(AttemptReach::Unknown) if !self.retry_safe() => {
                 self.notices.push(CallNotice::OutcomeUnknown { of_earlier: None });
-                self.save(told, ExpectedEnding::Unknown(SettleDelay::Settled, UnknownOutcomeReason::NoAnswer, None))
+                self.save(
+                    told,
+                    ExpectedEnding::Unknown(SettleDelay::Settled, UnknownOutcomeReason::NoAnswer, None),
+                )
             }
             Some(AttemptReach::Answered)
                 if classified.is_some_and(|classified| classified.code == Code::ResultTooLarge) =>

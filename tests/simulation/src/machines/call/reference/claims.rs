@@ -32,7 +32,10 @@ impl ReferenceCall {
             ReferenceApprovalNeed::Refuse { operator_only } if modes.trust == EnforcementMode::Enforce => {
                 Some(not_approved(operator_only))
             }
-            ReferenceApprovalNeed::Refuse { .. } | ReferenceApprovalNeed::Nobody | ReferenceApprovalNeed::Spend(_) | ReferenceApprovalNeed::Ask { .. } => None,
+            ReferenceApprovalNeed::Refuse { .. }
+            | ReferenceApprovalNeed::Nobody
+            | ReferenceApprovalNeed::Spend(_)
+            | ReferenceApprovalNeed::Ask { .. } => None,
         }
     }
 
@@ -88,7 +91,8 @@ impl ReferenceCall {
             best_effort: matches!(request.duplicates, Deduplication::Refused(_)),
             arrived: self.arrived,
             age: self.now.since(self.arrived),
-            seen_end_within: (request.end == AttemptEndVisibility::Visible).then_some(policy.time.total + to_end),
+            seen_end_within: (request.end == AttemptEndVisibility::Visible)
+                .then_some(policy.time.total + to_end),
             run: request.run.clone(),
             rules,
             tool: request.tool.clone(),
@@ -112,13 +116,16 @@ impl ReferenceCall {
             return self.ask_or_go();
         }
         self.claims += 1;
-        let at_once = self.policy.modes.trust != EnforcementMode::Enforce || matches!(self.need(), ReferenceApprovalNeed::Nobody);
+        let at_once = self.policy.modes.trust != EnforcementMode::Enforce
+            || matches!(self.need(), ReferenceApprovalNeed::Nobody);
         self.take(role, 0, at_once)
     }
 
     pub(super) fn look_again(&mut self) -> ExpectedStep {
         let own = self.address().map(|address| address.own());
-        let Some(followed) = self.record.take().map(|record| record.key).or(own) else { return ExpectedStep::Stay };
+        let Some(followed) = self.record.take().map(|record| record.key).or(own) else {
+            return ExpectedStep::Stay;
+        };
         self.claims += 1;
         self.take(ClaimRole::Waiter { followed }, 0, false)
     }
@@ -210,7 +217,8 @@ impl ReferenceCall {
     pub(super) fn found_unknown(&mut self, unsettled: &UnknownOutcomeStatus) -> ExpectedStep {
         if unsettled.end != SettleStatus::Settled && self.can_wait(unsettled.end) {
             let half = Duration::from_millis(500);
-            let left = if let SettleStatus::NotYet(Some(left)) = unsettled.end { left.min(half) } else { half };
+            let left =
+                if let SettleStatus::NotYet(Some(left)) = unsettled.end { left.min(half) } else { half };
             let key = unsettled.receipt.key;
             self.state = ReferenceCallState::AwaitingEnd(key, (self.now + left).min(self.waits_until()));
             return ExpectedStep::AwaitEnd(key);
@@ -223,7 +231,8 @@ impl ReferenceCall {
             recorded: RecordStatus::Yes,
             receipt: Some(unsettled.receipt.clone()).filter(|_| is_over),
             unknown: Some(UnknownOutcomeInfo { observed: unsettled.observed, ended: is_over }),
-            ..self.told(Err(ExpectedFailure { retry_after, ..failed(Code::OutcomeUnknown, "unknown", false) }))
+            ..self
+                .told(Err(ExpectedFailure { retry_after, ..failed(Code::OutcomeUnknown, "unknown", false) }))
         };
         let told = self.judge(told, None);
         self.finish(told, Vec::new())
@@ -299,7 +308,8 @@ impl ReferenceCall {
     }
 
     pub(super) fn answered(&mut self, operator_only: bool, answer: &ApprovalOutcome) -> ExpectedStep {
-        self.notices.push(CallNotice::ApprovalEnded { granted: matches!(answer, ApprovalOutcome::Granted(_)) });
+        self.notices
+            .push(CallNotice::ApprovalEnded { granted: matches!(answer, ApprovalOutcome::Granted(_)) });
         match answer {
             ApprovalOutcome::Granted(Some(grant)) => self.spend(*grant, operator_only),
             ApprovalOutcome::Granted(None) => self.start_or_go(),

@@ -6,7 +6,9 @@ impl ReferenceCall {
     pub(super) fn cancelled(&mut self, state: ReferenceCallState, others: OtherWaiters) -> ExpectedStep {
         let told = self.told(Err(cancelled()));
         match state {
-            ReferenceCallState::Looking(_) | ReferenceCallState::Following(_) | ReferenceCallState::AwaitingEnd(..) => {
+            ReferenceCallState::Looking(_)
+            | ReferenceCallState::Following(_)
+            | ReferenceCallState::AwaitingEnd(..) => {
                 self.abandon();
                 self.finish(told, Vec::new())
             }
@@ -17,9 +19,10 @@ impl ReferenceCall {
             }
             ReferenceCallState::Attempting(attempt) => self.cancel_attempt(attempt, told, others),
             ReferenceCallState::Settling(settling) => self.leaves_settling(settling, Some(told)),
-            ReferenceCallState::Marking(_) | ReferenceCallState::Saving(..) | ReferenceCallState::Releasing(..) | ReferenceCallState::Finished => {
-                self.stay(state)
-            }
+            ReferenceCallState::Marking(_)
+            | ReferenceCallState::Saving(..)
+            | ReferenceCallState::Releasing(..)
+            | ReferenceCallState::Finished => self.stay(state),
             state if others == OtherWaiters::Waiting => match self.is_waited_for() {
                 true => self.answer_early(state, told, UpstreamSignal::NoSignal),
                 false => self.stay(state),
@@ -38,7 +41,12 @@ impl ReferenceCall {
         }
     }
 
-    pub(super) fn cancel_attempt(&mut self, mut attempt: ReferenceAttempt, told: ExpectedResponse, others: OtherWaiters) -> ExpectedStep {
+    pub(super) fn cancel_attempt(
+        &mut self,
+        mut attempt: ReferenceAttempt,
+        told: ExpectedResponse,
+        others: OtherWaiters,
+    ) -> ExpectedStep {
         match (others, self.caller) {
             (OtherWaiters::None, _) if attempt.cut.is_some() => {
                 self.caller = CallerPresence::GaveUp;
@@ -63,18 +71,26 @@ impl ReferenceCall {
                 self.state = ReferenceCallState::Attempting(attempt);
                 ExpectedStep::CancelUpstream
             }
-            (OtherWaiters::None, CallerPresence::GaveUp) => self.stay(ReferenceCallState::Attempting(attempt)),
+            (OtherWaiters::None, CallerPresence::GaveUp) => {
+                self.stay(ReferenceCallState::Attempting(attempt))
+            }
         }
     }
 
-    pub(super) fn leaves_settling(&mut self, mut settling: ReferenceSettling, told: Option<ExpectedResponse>) -> ExpectedStep {
+    pub(super) fn leaves_settling(
+        &mut self,
+        mut settling: ReferenceSettling,
+        told: Option<ExpectedResponse>,
+    ) -> ExpectedStep {
         match told.filter(|_| self.is_waited_for()) {
             Some(told) if settling.attempt.is_none() && settling.by.is_some() => {
                 self.abandon();
                 let kept = self.unsaved(&mut settling);
                 self.finish(told, kept)
             }
-            Some(told) => self.answer_early(ReferenceCallState::Settling(settling), told, UpstreamSignal::NoSignal),
+            Some(told) => {
+                self.answer_early(ReferenceCallState::Settling(settling), told, UpstreamSignal::NoSignal)
+            }
             None => {
                 if self.is_waited_for() {
                     self.caller = CallerPresence::Gone;

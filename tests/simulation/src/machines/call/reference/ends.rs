@@ -34,7 +34,11 @@ impl ReferenceCall {
     }
 
     /// Reports the response to the guard, once.
-    pub(super) fn judge(&mut self, told: ExpectedResponse, mistake: Option<ModelMistake>) -> ExpectedResponse {
+    pub(super) fn judge(
+        &mut self,
+        told: ExpectedResponse,
+        mistake: Option<ModelMistake>,
+    ) -> ExpectedResponse {
         if std::mem::replace(&mut self.is_judged, true) || self.policy.modes.guard == EnforcementMode::Off {
             return told;
         }
@@ -166,7 +170,10 @@ impl ReferenceCall {
     pub(super) fn save(&mut self, told: ExpectedResponse, ending: ExpectedEnding) -> ExpectedStep {
         let Some(saved) = self.saved(ending.clone()) else { return self.finish(told, Vec::new()) };
         if self.sight == ClaimCondition::Down {
-            return self.finish(ExpectedResponse { recorded: RecordStatus::No, ..told }, vec![ExpectedFollowUp::Save(saved)]);
+            return self.finish(
+                ExpectedResponse { recorded: RecordStatus::No, ..told },
+                vec![ExpectedFollowUp::Save(saved)],
+            );
         }
         self.state = ReferenceCallState::Saving(told, ending);
         ExpectedStep::Save(saved)
@@ -177,7 +184,11 @@ impl ReferenceCall {
         Some(ReleaseRequest { key: record.key, index: record.index, owner: record.owner.clone() })
     }
 
-    pub(super) fn release(&mut self, told: ExpectedResponse, mut kept: Vec<ExpectedFollowUp>) -> ExpectedStep {
+    pub(super) fn release(
+        &mut self,
+        told: ExpectedResponse,
+        mut kept: Vec<ExpectedFollowUp>,
+    ) -> ExpectedStep {
         match self.release_of_claim() {
             None => self.finish(told, kept),
             Some(release) if self.sight == ClaimCondition::Down => {
@@ -199,13 +210,19 @@ impl ReferenceCall {
         ExpectedResponse { receipt, ..told }
     }
 
-    pub(super) fn answer_early(&mut self, state: ReferenceCallState, told: ExpectedResponse, upstream: UpstreamSignal) -> ExpectedStep {
+    pub(super) fn answer_early(
+        &mut self,
+        state: ReferenceCallState,
+        told: ExpectedResponse,
+        upstream: UpstreamSignal,
+    ) -> ExpectedStep {
         let told = self.if_in_time(told);
         if let Err(failed) = &told.ended {
             self.notices.push(CallNotice::AnsweredEarly { code: failed.code });
         }
         self.state = state;
-        self.caller = if upstream == UpstreamSignal::Cancel { CallerPresence::GaveUp } else { CallerPresence::Gone };
+        self.caller =
+            if upstream == UpstreamSignal::Cancel { CallerPresence::GaveUp } else { CallerPresence::Gone };
         ExpectedStep::Answer(told, upstream)
     }
 

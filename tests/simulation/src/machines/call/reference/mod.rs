@@ -5,36 +5,42 @@
 
 mod attempts;
 mod claims;
-mod ends;
 mod departure;
+mod ends;
 mod unknown;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{self, ApprovalLedger, GrantId, ApprovalPlan, ArgumentRisk, ApprovalInput};
-use steadfast_core::breaker::{self, CircuitBreaker, TicketRenewal, BreakerTicket, BreakerTransition, BreakerVerdict};
-use steadfast_core::call::{
-    ApprovalOutcome, AttemptEndVisibility, BreakerScope, CutReason, Deduplication, CallEvent, FailedAttempt, CallNotice, OtherWaiters, AttemptReport,
-    RecordStatus, CallRequest, RunnerKind, UpstreamKey, StoreFault, UnknownOutcomeInfo, UpstreamSignal, CallerPatience, WakeReason,
+use steadfast_core::approval::{self, ApprovalInput, ApprovalLedger, ApprovalPlan, ArgumentRisk, GrantId};
+use steadfast_core::breaker::{
+    self, BreakerTicket, BreakerTransition, BreakerVerdict, CircuitBreaker, TicketRenewal,
 };
-use steadfast_core::classify::{Classification, AttemptFault, ModelMistake, FaultNature, AttemptReach, Severity, FaultSource, classify};
+use steadfast_core::call::{
+    ApprovalOutcome, AttemptEndVisibility, AttemptReport, BreakerScope, CallEvent, CallNotice, CallRequest,
+    CallerPatience, CutReason, Deduplication, FailedAttempt, OtherWaiters, RecordStatus, RunnerKind,
+    StoreFault, UnknownOutcomeInfo, UpstreamKey, UpstreamSignal, WakeReason,
+};
+use steadfast_core::classify::{
+    AttemptFault, AttemptReach, Classification, FaultNature, FaultSource, ModelMistake, Severity, classify,
+};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    RecordAddress, Claim, ClaimVerdict, SettleStatus, FoundRecords, ClaimIntent, LocalKnowledge, UnknownOutcomeReason, ClaimOwner, DeliveryReceipt, DedupeRecord, ReleaseRequest,
-    RenewVerdict, ReplayReason, ClaimRole, DedupeRules, SaveVerdict, SettleDelay, StartVerdict, UnknownOutcomeStatus, decide_claim,
+    Claim, ClaimIntent, ClaimOwner, ClaimRole, ClaimVerdict, DedupeRecord, DedupeRules, DeliveryReceipt,
+    FoundRecords, LocalKnowledge, RecordAddress, ReleaseRequest, RenewVerdict, ReplayReason, SaveVerdict,
+    SettleDelay, SettleStatus, StartVerdict, UnknownOutcomeReason, UnknownOutcomeStatus, decide_claim,
 };
-use steadfast_core::guard::{GuardedResult, GuardedCall, GuardLayer, LoopGuard};
+use steadfast_core::guard::{GuardLayer, GuardedCall, GuardedResult, LoopGuard};
 use steadfast_core::key::RecordKey;
-use steadfast_core::limit::{Limiter, LimitError};
+use steadfast_core::limit::{LimitError, Limiter};
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{
-    UnknownOutcomePolicy, AmbiguousOutcomePolicy, ArgumentCheck, ApprovalTrigger, FailureReplayPolicy, DangerousCommandPolicy, EnforcementMode, StoreFailurePolicy, ToolPolicy,
-    SilencePolicy, ToolClass,
+    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, DangerousCommandPolicy, EnforcementMode,
+    FailureReplayPolicy, SilencePolicy, StoreFailurePolicy, ToolClass, ToolPolicy, UnknownOutcomePolicy,
 };
 use steadfast_core::retry::{RetryBudget, RetrySchedule, RetryStop};
-use steadfast_core::trust::{FinishedOutcome, TrustDecision, TrustSubject, TrustLedger};
+use steadfast_core::trust::{FinishedOutcome, TrustDecision, TrustLedger, TrustSubject};
 use steadfast_core::watchdog::{self, Watchdog};
 
 use crate::transition::wanted;
@@ -315,14 +321,19 @@ impl ReferenceCall {
         match (state, event) {
             (state, CallEvent::Cancelled(others)) => self.cancelled(state, *others),
             (state, CallEvent::Disconnected(others)) => self.disconnected(state, *others),
-            (ReferenceCallState::Renewing, CallEvent::Renewed { owner, sent, verdict }) if self.owns(owner) => {
+            (ReferenceCallState::Renewing, CallEvent::Renewed { owner, sent, verdict })
+                if self.owns(owner) =>
+            {
                 self.renewed(*verdict, *sent);
                 self.attempt()
             }
             (state, CallEvent::Renewed { owner, sent, verdict }) => {
                 let ends = matches!(
                     state,
-                    ReferenceCallState::Saving(..) | ReferenceCallState::Releasing(..) | ReferenceCallState::Marking(_) | ReferenceCallState::Settling(_)
+                    ReferenceCallState::Saving(..)
+                        | ReferenceCallState::Releasing(..)
+                        | ReferenceCallState::Marking(_)
+                        | ReferenceCallState::Settling(_)
                 );
                 if self.owns(owner) && !ends {
                     self.renewed(*verdict, *sent);
@@ -363,7 +374,9 @@ impl ReferenceCall {
             (ReferenceCallState::AwaitingApproval { operator_only, .. }, CallEvent::Answered(answer)) => {
                 self.answered(operator_only, answer)
             }
-            (ReferenceCallState::AwaitingApproval { operator_only, until }, CallEvent::Woke(_)) if now >= until => {
+            (ReferenceCallState::AwaitingApproval { operator_only, until }, CallEvent::Woke(_))
+                if now >= until =>
+            {
                 self.answered(operator_only, &ApprovalOutcome::Unreachable)
             }
             (ReferenceCallState::GivingBack, CallEvent::Released) => self.claim_or_go(ClaimRole::Fresh),
@@ -379,8 +392,12 @@ impl ReferenceCall {
                 self.spent = None;
                 match self.need() {
                     ReferenceApprovalNeed::Ask { operator_only, until } => self.ask(operator_only, until),
-                    ReferenceApprovalNeed::Refuse { operator_only } => self.refuse(not_approved(operator_only)),
-                    ReferenceApprovalNeed::Spend(_) | ReferenceApprovalNeed::Nobody => self.refuse(by_us(approval_lost())),
+                    ReferenceApprovalNeed::Refuse { operator_only } => {
+                        self.refuse(not_approved(operator_only))
+                    }
+                    ReferenceApprovalNeed::Spend(_) | ReferenceApprovalNeed::Nobody => {
+                        self.refuse(by_us(approval_lost()))
+                    }
                 }
             }
             (ReferenceCallState::Starting, CallEvent::Started(StartVerdict::Started)) => {
@@ -416,7 +433,9 @@ impl ReferenceCall {
                 }
                 self.probed(scope, tickets)
             }
-            (ReferenceCallState::Probing(scope, tickets), CallEvent::StoreFailed(_)) => self.probed(scope, tickets),
+            (ReferenceCallState::Probing(scope, tickets), CallEvent::StoreFailed(_)) => {
+                self.probed(scope, tickets)
+            }
             (ReferenceCallState::Attempting(attempt), CallEvent::Ran(outcome)) => self.ran(attempt, outcome),
             (ReferenceCallState::Attempting(attempt), CallEvent::Progressed) => self.progressed(attempt),
             (ReferenceCallState::Attempting(attempt), CallEvent::Woke(_)) => self.time_is_up(attempt),
@@ -443,7 +462,9 @@ impl ReferenceCall {
                 let save_at = Some(now + Duration::from_secs(1));
                 self.marked(ReferenceSettling { unsaved: true, save_at, ..settling })
             }
-            (ReferenceCallState::Settling(settling), CallEvent::Ran(outcome)) => self.ran_late(settling, outcome),
+            (ReferenceCallState::Settling(settling), CallEvent::Ran(outcome)) => {
+                self.ran_late(settling, outcome)
+            }
             (ReferenceCallState::Settling(settling), CallEvent::Settled) => self.end_was_seen(settling),
             (ReferenceCallState::Settling(settling), CallEvent::Woke(_)) => self.marked(settling),
             (ReferenceCallState::Settling(settling), CallEvent::DriverEnds) => self.close(settling),
@@ -481,7 +502,9 @@ impl ReferenceCall {
     pub(super) fn wakes_at(&self) -> Option<Timestamp> {
         match &self.state {
             ReferenceCallState::Following(_) => Some(self.follows_until()),
-            ReferenceCallState::AwaitingApproval { until, .. } | ReferenceCallState::BackingOff(until) => Some(*until),
+            ReferenceCallState::AwaitingApproval { until, .. } | ReferenceCallState::BackingOff(until) => {
+                Some(*until)
+            }
             ReferenceCallState::AwaitingEnd(_, look_at) => Some(*look_at),
             ReferenceCallState::Attempting(attempt) if attempt.cut.is_none() => {
                 let waits = |at: Option<Timestamp>| at.filter(|_| self.is_waited_for());
@@ -497,7 +520,10 @@ impl ReferenceCall {
     pub(super) fn renews(&self) -> Option<&DedupeRecord> {
         let ends = matches!(
             self.state,
-            ReferenceCallState::Saving(..) | ReferenceCallState::Releasing(..) | ReferenceCallState::Marking(_) | ReferenceCallState::Settling(_)
+            ReferenceCallState::Saving(..)
+                | ReferenceCallState::Releasing(..)
+                | ReferenceCallState::Marking(_)
+                | ReferenceCallState::Settling(_)
         );
         self.record.as_ref().filter(|_| self.sight == ClaimCondition::Fine && !ends)
     }
@@ -509,7 +535,8 @@ impl ReferenceCall {
     // ---- queries ----
 
     fn dedupes(&self) -> bool {
-        self.policy.modes.dedupe == EnforcementMode::Enforce && self.request.duplicates != Deduplication::Allowed
+        self.policy.modes.dedupe == EnforcementMode::Enforce
+            && self.request.duplicates != Deduplication::Allowed
     }
 
     fn address(&self) -> Option<RecordAddress> {
@@ -549,7 +576,9 @@ impl ReferenceCall {
             ToolClass::ReadOnly | ToolClass::Idempotent => true,
             ToolClass::Mutating => vouched,
             ToolClass::Unknown => {
-                vouched || self.request.hints.expected_retry_safe || repeat.ambiguous == AmbiguousOutcomePolicy::Retry
+                vouched
+                    || self.request.hints.expected_retry_safe
+                    || repeat.ambiguous == AmbiguousOutcomePolicy::Retry
             }
         }
     }
@@ -652,7 +681,9 @@ impl ReferenceCall {
             ApprovalPlan::Go => ReferenceApprovalNeed::Nobody,
             ApprovalPlan::Spend(grant) => ReferenceApprovalNeed::Spend(grant),
             ApprovalPlan::Ask { until } => ReferenceApprovalNeed::Ask { operator_only, until },
-            ApprovalPlan::Park | ApprovalPlan::RefuseBlocked => ReferenceApprovalNeed::Refuse { operator_only },
+            ApprovalPlan::Park | ApprovalPlan::RefuseBlocked => {
+                ReferenceApprovalNeed::Refuse { operator_only }
+            }
         }
     }
 }
@@ -707,7 +738,9 @@ fn speaks_until(settling: &ReferenceSettling) -> Option<Timestamp> {
 fn observed(source: &FaultSource) -> UnknownOutcomeReason {
     use steadfast_core::classify::TransportError;
     match source {
-        FaultSource::Timeout { .. } | FaultSource::Transport { error: TransportError::TimedOut, .. } => UnknownOutcomeReason::NoAnswer,
+        FaultSource::Timeout { .. } | FaultSource::Transport { error: TransportError::TimedOut, .. } => {
+            UnknownOutcomeReason::NoAnswer
+        }
         FaultSource::Transport { .. } | FaultSource::WebSocket { .. } => UnknownOutcomeReason::ConnectionLost,
         FaultSource::Exit { .. } => UnknownOutcomeReason::ProcessDied,
         _ => UnknownOutcomeReason::ErrorAnswer,

@@ -3,7 +3,11 @@
 use super::*;
 
 impl ReferenceCall {
-    pub(super) fn becomes_unknown(&mut self, settling: ReferenceSettling, settles: SettleDelay) -> ExpectedStep {
+    pub(super) fn becomes_unknown(
+        &mut self,
+        settling: ReferenceSettling,
+        settles: SettleDelay,
+    ) -> ExpectedStep {
         self.notices.push(CallNotice::OutcomeUnknown { of_earlier: None });
         self.settling_since.get_or_insert(self.now);
         self.mark(settling, settles)
@@ -96,7 +100,11 @@ impl ReferenceCall {
         self.attempt_ended(&attempt, Some((&classified, UnknownOutcomeReason::NoAnswer)));
     }
 
-    pub(super) fn ran_late(&mut self, mut settling: ReferenceSettling, outcome: &AttemptReport) -> ExpectedStep {
+    pub(super) fn ran_late(
+        &mut self,
+        mut settling: ReferenceSettling,
+        outcome: &AttemptReport,
+    ) -> ExpectedStep {
         // A driver that could not send it reports that, without any words of the tool.
         if let AttemptReport::Failure { fault, output: None } = outcome {
             let classified = classify(fault, &self.policy.classify, self.now);

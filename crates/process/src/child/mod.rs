@@ -1,12 +1,12 @@
 //! One child: its pipes, its exit and its termination.
 
 #[cfg(not(unix))]
-mod bare;
+mod without_leash;
 #[cfg(unix)]
 mod with_leash;
 
 #[cfg(not(unix))]
-pub(crate) use bare::start;
+pub(crate) use without_leash::start;
 #[cfg(unix)]
 pub(crate) use with_leash::start;
 

@@ -1,9 +1,9 @@
 //! The breaker beside `recloser`, `failsafe` and `tower-resilience-circuitbreaker`.
 //!
 //! Each peer is called as its own documentation shows: the first two through a shared reference, the third as a tower
-//! service (clone, ready, call) inside a runtime. Ours is called as the executor does: admit, record, through the lock.
-//! Ours gets the time as an argument. The peers read a clock only when they open, half-open or (tower) on every call,
-//! so one row shows ours with two readings of the clock as well.
+//! service (clone, ready, call) inside a runtime. Steadfast's breaker is called as the executor does: admit, record, through the lock.
+//! It gets the time as an argument. The peers read a clock only when they open, half-open or (tower) on every call,
+//! so one row shows it with two readings of the clock as well.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;

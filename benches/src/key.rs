@@ -1,6 +1,6 @@
 //! Deriving a key beside the two canonicalizers that are published for serde.
 //!
-//! Ours does the work of every call: read the raw text, write the canonical form, hash it, and hash the key with its
+//! Steadfast does the work of every call: read the raw text, write the canonical form, hash it, and hash the key with its
 //! scope. The peers do less, because they derive no key with a scope: they read into a tree, write the canonical form,
 //! and hash it.
 

@@ -20,7 +20,7 @@ pub(crate) const FOLDER: &str = "STEADFAST_BENCH_PEERS";
 const NODE: &str = "node";
 const PYTHON: &str = "python";
 
-/// Each call of ours, with the calls of the peers beside it and their names.
+/// Each call of Steadfast, with the calls of the peers beside it and their names.
 const RACES: &[(EngineCallScenario, &str, &[PeerLibrary])] = &[
     (
         EngineCallScenario::Fresh,

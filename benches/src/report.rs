@@ -7,11 +7,11 @@ use crate::measure::{COUNTS, ContestTimes};
 /// The budget of a row.
 #[derive(Clone, Copy)]
 pub(crate) enum BenchBudget {
-    /// Ours divided by the peer's must not be more than this.
+    /// Steadfast's value divided by the peer's must not be more than this.
     AtMost(f64),
-    /// Ours divided by the peer's must not be less than this.
+    /// Steadfast's value divided by the peer's must not be less than this.
     AtLeast(f64),
-    /// Ours must be zero.
+    /// Steadfast's value must be zero.
     Nothing,
     /// For information.
     None,
@@ -35,7 +35,7 @@ pub(crate) struct ReportRow {
     pub(crate) what: String,
     pub(crate) ours: Figure,
     pub(crate) peer: Option<(String, Figure)>,
-    /// Ours divided by the peer's, measured side by side. Computed from the figures if not given.
+    /// Steadfast's value divided by the peer's, measured side by side. Computed from the figures if not given.
     pub(crate) ratio: Option<f64>,
     pub(crate) budget: BenchBudget,
 }
@@ -75,7 +75,7 @@ impl BenchReport {
         self.lines.push(line);
     }
 
-    /// Adds a row for each peer, from a contest in which ours was the first and they followed in this order.
+    /// Adds a row for each peer, from a contest in which Steadfast was the first and they followed in this order.
     pub(crate) fn add_peers(&mut self, what: &str, standing: &ContestTimes, peers: &[(&str, BenchBudget)]) {
         let Some(ours) = standing.nanos.first() else { return };
         let measured = standing.nanos.iter().zip(&standing.first_to).skip(1);

@@ -2,7 +2,7 @@
 //! beside SQLite with one transaction for each.
 //!
 //! The bare sync overwrites a page of an existing file, which is the cheapest durable write of a disk. Bare SQLite has
-//! one uncontended connection, the same settings, and tables with the columns that a record of ours needs. Each step
+//! one uncontended connection, the same settings, and tables with the columns that a record of Steadfast needs. Each step
 //! reads the record and writes in a transaction of its own.
 
 use std::cell::RefCell;
@@ -194,7 +194,7 @@ enum SqliteWrite {
     Save,
 }
 
-/// About as many bytes as a record of ours without an answer.
+/// About as many bytes as a record of Steadfast without an answer.
 const INFLIGHT: &[u8] = &[b'x'; 400];
 
 impl ClaimAndSave for BareSqlite {

@@ -126,7 +126,7 @@ impl<S: Store + 'static> ClaimAndSave for StoreSteps<S> {
 
 const ROUND: Duration = Duration::from_millis(400);
 
-/// Measures pairs per second of ours with this many callers, in turns with the existing alternative.
+/// Measures pairs per second of Steadfast with this many callers, in turns with the existing alternative.
 pub(crate) fn race(
     report: &mut BenchReport,
     runtime: &Runtime,

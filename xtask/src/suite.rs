@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// a store
     #[arg(long)]
     stress: bool,
-    /// How often those tests run under stress
+    /// Number of runs of those tests under stress
     #[arg(long, default_value_t = 20, requires = "stress")]
     rounds: u32,
     /// Repeats the order of an earlier run; without it the order is new
@@ -89,7 +89,7 @@ fn build() -> Result<Vec<TestBinary>, TaskFailure> {
         .collect()
 }
 
-/// What cargo reports about a target that it has built.
+/// A target that cargo has built, as it reports it.
 #[derive(Deserialize)]
 struct Artifact {
     manifest_path: PathBuf,
@@ -173,13 +173,13 @@ impl BinaryRun<'_> {
         command
     }
 
-    /// Whether all tests passed. Their output is ours.
+    /// Returns true if all tests passed. Their output goes to the terminal.
     fn passes(&self) -> Result<bool, TaskFailure> {
         let status = self.command().status().map_err(|error| self.did_not_start(&error))?;
         Ok(status.success())
     }
 
-    /// The same while others run: each line of the output stays whole, and what is told of failures stays together.
+    /// Does the same while others run. Lines of the output stay whole, and the details of failures stay together.
     fn passes_beside_others(&self) -> Result<bool, TaskFailure> {
         let mut child =
             self.command().stdout(Stdio::piped()).spawn().map_err(|error| self.did_not_start(&error))?;

@@ -1,7 +1,7 @@
 //! The overhead that the gateway adds to a call, beside the bare server and beside other gateways.
 //!
 //! Everything runs as users run it: in processes of its own, over stdio or on ports of this machine. Bare means that
-//! the client uses the server itself: over stdio where ours does, otherwise over its own HTTP front.
+//! the client uses the server itself: over stdio where Steadfast does, otherwise over its own HTTP front.
 
 mod client;
 mod process;
@@ -251,7 +251,7 @@ impl RaceEntrant {
     }
 }
 
-/// Returns the added time of ours divided by theirs. There is no ratio to a peer that adds nothing.
+/// Returns the added time of Steadfast divided by that of the peer. There is no ratio to a peer that adds nothing.
 fn share(ours: f64, theirs: f64) -> Option<f64> {
     Some(match () {
         () if theirs > 0.0 => ours / theirs,

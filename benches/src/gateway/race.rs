@@ -127,7 +127,7 @@ fn take_turns(
     Ok(())
 }
 
-/// Leaves a peer out. Without the bare server or ours there is nothing to report.
+/// Leaves a peer out. Without the bare server or Steadfast there is nothing to report.
 pub(crate) fn leave_out(
     report: &mut BenchReport,
     between: GatewayKind,

@@ -66,7 +66,7 @@ pub struct AccessRules {
     pub reach: NetworkReach,
     /// The admin token. Without one, no changes are possible.
     pub admin: Option<AdminToken>,
-    /// The user who runs this process. Calls without a token, and calls of the admin, are made as this actor unless the
+    /// The user of this process. Calls without a token, and calls of the admin, are made as this actor unless the
     /// envelope names another.
     pub user: Option<ActorId>,
 }

@@ -607,7 +607,7 @@ pub(crate) async fn accept_loss(
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResolveRequest {
-    /// True if the call had its effect.
+    /// True if the call took effect.
     ran: bool,
 }
 

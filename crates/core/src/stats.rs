@@ -123,7 +123,7 @@ impl Statistics {
         self.tools.get(&StatsKey::Named(tool.clone()))?.score(now)
     }
 
-    /// Returns the score of a model with a tool. The model's own mistakes count.
+    /// Returns the score of a model with a tool. Invalid calls by the model count.
     pub fn model_score(&self, model: &ModelId, tool: &ToolRef, now: Timestamp) -> Option<PerformanceScore> {
         let tools = self.models.get(&StatsKey::Named(model.clone()))?;
         tools.get(&StatsKey::Named(tool.clone()))?.score(now)

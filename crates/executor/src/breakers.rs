@@ -190,7 +190,7 @@ pub enum BreakerSubject {
 pub enum BreakerOverride {
     /// Force it open: refuse every call.
     Open {
-        /// Time after which one call is let through as a probe. Without it, the breaker stays open until it is reset.
+        /// Time after which one call runs as a probe. Without it, the breaker stays open until it is reset.
         until: Option<Timestamp>,
     },
     /// Close it, and clear its counts.

@@ -49,14 +49,14 @@ struct Handover {
     has_arrived: watch::Receiver<bool>,
 }
 
-/// Number of responses whose time of handover is remembered. Calls that arrived before it overlap with them.
+/// Number of responses whose time of handover is kept. Calls that arrived before it overlap with them.
 const MOST_HANDED: usize = 128;
 
 /// Maximum number of deliveries that wait to be written. More are dropped: a missing mark causes one replay, which is
 /// reported as a replay.
 const MOST: usize = 4096;
 
-/// Number of responses that are remembered although their delivery is known.
+/// Number of responses that are kept although their delivery is known.
 const FEW: usize = 64;
 
 /// Maximum time that a call waits for the delivery of a response that it would replay. After 5 s a connection has

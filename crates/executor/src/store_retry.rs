@@ -1,6 +1,6 @@
 //! Store operations that failed, retried until they succeed.
 //!
-//! A result that could not be saved, a claim or grant that could not be given back and a request for approval outlive
+//! A result that could not be saved, a claim or grant that could not be released and a request for approval outlive
 //! their call. They are queued in memory, in order and bounded. If the queue is full, the oldest is dropped and that is
 //! logged.
 

@@ -261,7 +261,7 @@ impl TelemetryHooks {
         }
     }
 
-    /// Returns true if this call was not checked before, among the last ones that are remembered.
+    /// Returns true if this call was not checked before, among the last ones that are kept.
     fn is_first(&self, call: Digest) -> bool {
         let mut told = self.told.lock();
         if told.contains(&call) {

@@ -123,7 +123,7 @@ pub struct ModelScore {
     pub model: Option<ModelId>,
     /// The tool; null for all tools of this model beyond the limit together.
     pub tool: Option<ToolRef>,
-    /// The score. Mistakes of the model, such as arguments that the tool cannot accept, count against it.
+    /// The score. Invalid calls by the model, such as arguments that the tool cannot accept, count against it.
     #[serde(flatten)]
     pub score: PerformanceScore,
 }

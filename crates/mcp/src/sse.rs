@@ -73,7 +73,7 @@ struct PartialSseEvent {
     long: Option<LongText>,
 }
 
-/// Longest id that is remembered. No client could send a longer one in a header.
+/// Longest id that is kept. No client could send a longer one in a header.
 const LONGEST_ID: usize = 1024;
 
 impl SseParser {

@@ -1,6 +1,6 @@
 //! The event feed: the lines of the log at any level, each with a number, for readers that come and go.
 //!
-//! A reader that was away for a moment continues after the last number that it has seen. Lines are only made while
+//! A reader that was disconnected for a moment continues after the last number that it has seen. Lines are only made while
 //! there are readers, so that calls do not pay for an unused feed. Notifications are the exception: they are rare,
 //! and an operator who opens the feed because of one must find it.
 
@@ -60,7 +60,7 @@ pub enum FeedItem {
     Missed(u64),
 }
 
-/// Number of events that are kept for readers that are away or slow.
+/// Number of events that are kept for readers that are disconnected or slow.
 const MOST: usize = 1024;
 /// Number of notifications that are kept.
 const MOST_NOTIFICATIONS: usize = 100;

@@ -11,7 +11,7 @@
 //! `hex:` begins bytes). Over HTTP, `body` answers with the status, the content type and the text of these names
 //! instead of a stream. `gate` waits until there is no file `LEDGER.gate`. `huge` answers with a text of `size` bytes,
 //! with its id first, or where `text` says: `last`, `nowhere`, or as a whole `body` of HTTP. `pulse` reports progress
-//! until then. `stderr` writes the text to stderr. `ask` takes `{"id": …, "times": …}`, has its effect, and asks its
+//! until then. `stderr` writes the text to stderr. `ask` takes `{"id": …, "times": …}`, takes effect, and asks its
 //! client for a name this many times before it answers. `tell` sends the messages that servers send unasked. These two
 //! tools are not listed.
 //!

@@ -199,7 +199,7 @@ impl SimulatedWorld {
         Ok(())
     }
 
-    /// Makes a caller leave its call. A frozen process learns of it later. Turns are given back where they are.
+    /// Makes a caller leave its call. A frozen process learns of it later. Turns are released where they are.
     pub(crate) fn leave(
         &mut self,
         node: usize,

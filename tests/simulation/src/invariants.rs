@@ -3,7 +3,7 @@
 //! | | |
 //! | --- | --- |
 //! | one run per key | no explicit key and no call id has two effects, unless the tool is safe to repeat; an explicit key also where the store has lost its records, noticed that, and no operator has accepted it |
-//! | told before run again | equal arguments run again only after the answer of the first run reached a client, or ten minutes after it ended undelivered; where its outcome is unknown, only after a client received the final response and then verified or waited. So the first run has had its effect by then, if it has one |
+//! | told before run again | equal arguments run again only after the answer of the first run reached a client, or ten minutes after it ended undelivered; where its outcome is unknown, only after a client received the final response and then verified or waited. So the first run has taken effect by then, if it has one |
 //! | nothing after the end | a run has no effect once its record counts as settled, or once a response said that it is over |
 //! | recorded before told | an unknown outcome is in the store before any caller receives it, unless the store is down |
 //! | patience is enough | a run is over by the time that was announced to its callers, unless something else fails meanwhile |
@@ -19,16 +19,16 @@
 //! | late answers count | at rest, no record is open whose owner got an answer and lives |
 //! | one probe | a half-open breaker has one probe in flight, over all processes that share it |
 //! | own epoch | an answer changes a breaker only if its attempt began in the same epoch |
-//! | by hand | a breaker that an operator forced open stays open until an operator or its time ends that, whatever processes conclude that do not know of it |
+//! | forced by an operator | a breaker that an operator forced open stays open until an operator or its time ends that, whatever processes conclude that do not know of it |
 //! | no refusal again | a replayed answer is never a refusal by Steadfast |
-//! | grants once | a grant for one call is spent at most once and only for an attempt that started: it is given back if none did, and if the tool only asked for input |
+//! | grants once | a grant for one call is spent at most once and only for an attempt that started: it is released if none did, and if the tool only asked for input |
 //! | each conversation is asked for | calls of two conversations never share a request for approval |
 //! | guard counts calls | a loop is reported only after two failures were reported, each to a caller that waited |
 //! | not started, not unknown | an outcome is unknown only if an attempt was sent, or a process died about to send it |
 //! | as the tables say | every operation of the store finds, gets and changes what its table says, and leaves the index of others unchanged |
 //! | no more attempts than allowed | a call makes no more attempts than its policy and its caller allow |
 //! | what is blocked does not run | no attempt starts while an operator blocks the tool, unless an operator allowed it |
-//! | limits hold, places are given back | no more attempts run at once than allowed, none is refused that the limits allow, and an idle process has all its slots |
+//! | limits hold, slots are released | no more attempts run at once than allowed, none is refused that the limits allow, and an idle process has all its slots |
 //! | a caller's limit judges nobody | an attempt that its caller did not wait for changes no breaker |
 //! | runs under its claim | an attempt starts only while its claim holds in the store and says that it may have been sent |
 //! | nothing runs without its claim | a call continues without the store only where its settings say so |

@@ -161,7 +161,7 @@ pub enum Defect {
     SaveOnlySaid,
     /// A tool reports an effect as done that has not happened and may never happen.
     AnswerBeforeEffect,
-    /// A grant that was spent for nothing is not given back.
+    /// A grant that was spent for nothing is not released.
     GrantNotGivenBack,
 }
 

@@ -268,7 +268,7 @@ pub(crate) struct Dispatch {
     pub(crate) answered: bool,
     /// True if its client no longer waits for it.
     pub(crate) given_up: bool,
-    /// True if its process knows that the client has withdrawn it. Nothing is written to it then.
+    /// True if its process knows that the client has cancelled it. Nothing is written to it then.
     pub(crate) withdrawn: bool,
     /// Answers that this client had received on this connection when it sent the call.
     pub(crate) heard: Vec<DeliveryReceipt>,

@@ -1,4 +1,4 @@
-//! Verification reads, with which clients check whether a call with an unknown outcome had its effect.
+//! Verification reads, with which clients check whether a call with an unknown outcome took effect.
 //!
 //! When a read begins, the process remembers which runs its session knows to be settled: their final unknown-outcome
 //! response was delivered. When the read succeeds, the session has verified those runs. A read that began earlier

@@ -322,7 +322,7 @@ impl Severity {
     ];
 }
 
-/// Mistakes of the model that the loop guard handles at once.
+/// Invalid calls by the model, which the loop guard handles at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

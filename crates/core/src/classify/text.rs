@@ -167,7 +167,7 @@ struct TextRule {
     misses: &'static [&'static str],
 }
 
-/// The rules in order. The first that matches decides. Mistakes come first because they are the most exact. Transient
+/// The rules in order. The first that matches decides. Invalid calls come first because they are the most exact. Transient
 /// failures come before words like "invalid" or "expected", which appear in many sentences.
 static TABLE: &[TextRule] = &[
     TextRule {

@@ -19,7 +19,7 @@
 //!
 //! A held call is refused. A try is admitted
 //! - when another call has succeeded since its last failure, or the turn has changed, once each time. This does not
-//!   apply to mistakes of the model: a malformed call stays wrong when other calls succeed;
+//!   apply to invalid calls by the model: a malformed call stays wrong when other calls succeed;
 //! - when the hold is over, once, for any kind of failure. The hold then doubles. So nothing is refused forever, not
 //!   even after a validation failure: schemas change and servers are restarted.
 //!

@@ -25,7 +25,7 @@ enum TemplatePart {
 pub enum InvalidTemplate {
     /// A brace is not closed, or not opened.
     Brace,
-    /// There is no name between braces, or between dots.
+    /// A name is missing between braces, or between dots.
     NoName,
     /// No argument is named, so all calls would have the same key.
     Constant,

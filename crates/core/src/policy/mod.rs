@@ -538,7 +538,7 @@ pub struct GuardPolicy {
     pub identical: NonZeroU32,
     /// Failures in one turn after which no more calls run in it.
     pub per_turn: NonZeroU32,
-    /// Time after a refusal until one try is let through. Doubles each time.
+    /// Time after a refusal until one call runs as a probe. Doubles each time.
     pub hold: Duration,
     /// Longest such time.
     pub longest_hold: Duration,

@@ -75,7 +75,7 @@ fn words(name: &str) -> Vec<&str> {
     words
 }
 
-/// Returns the last words of a name, without numbers.
+/// Returns the final words of a name, without numbers.
 fn all_words(name: &str) -> Vec<&str> {
     let mut start = name.len().saturating_sub(MAX_NAME_BYTES);
     while !name.is_char_boundary(start) {

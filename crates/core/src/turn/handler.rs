@@ -168,7 +168,7 @@ pub fn decide(facts: FailureFacts) -> FailureDecision {
     }
 }
 
-/// Returns true if the call may have had its effect and a second run is unsafe. Then neither a retry nor an alternative
+/// Returns true if the call may have taken effect and a second run is unsafe. Then neither a retry nor an alternative
 /// may run, because both could do the same work twice.
 fn is_unsafe_to_repeat(facts: &FailureFacts) -> bool {
     facts.code == Code::OutcomeUnknown

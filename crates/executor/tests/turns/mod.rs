@@ -106,7 +106,7 @@ async fn of_two_concurrent_submissions_one_runs_and_the_other_is_refused() {
     assert!(tokio::time::timeout(Duration::from_secs(900), taken).await.unwrap().is_ok());
 }
 
-/// With a lease that needs renewal, the turn would be free while the store is away, and could run twice at once.
+/// With a lease that needs renewal, the turn would be free while the store is unavailable, and could run twice at once.
 #[tokio::test(start_paused = true)]
 async fn a_running_turn_is_not_taken_over_after_a_store_outage() {
     let store =

@@ -221,7 +221,7 @@ impl RemoteConnection {
                     tokio::time::sleep(stream.retry().unwrap_or(AGAIN)).await;
                     stream = self.server.listen(&context, Some(&last)).await.map_err(|failure| {
                         self.failed(server, &failure, &context);
-                        // The first attempt may have had its effect, so the outcome is unknown after any later failure.
+                        // The first attempt may have taken effect, so the outcome is unknown after any later failure.
                         lost(&failure.to_string())
                     })?;
                 }
@@ -486,7 +486,7 @@ fn said(failure: &UpstreamFailure, to: &RpcMessage) -> Option<RpcMessage> {
     }
 }
 
-/// Returns a fault for a request that was sent and may have had its effect.
+/// Returns a fault for a request that was sent and may have taken effect.
 fn lost(why: &str) -> AttemptFault {
     AttemptFault::new(FaultSource::Transport { error: TransportError::ConnectionClosed, written: true }, why)
 }

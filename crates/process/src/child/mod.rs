@@ -1,14 +1,14 @@
 //! One child: its pipes, its exit and its termination.
 
-#[cfg(not(unix))]
-mod without_leash;
 #[cfg(unix)]
 mod with_leash;
-
 #[cfg(not(unix))]
-pub(crate) use without_leash::start;
+mod without_leash;
+
 #[cfg(unix)]
 pub(crate) use with_leash::start;
+#[cfg(not(unix))]
+pub(crate) use without_leash::start;
 
 use std::time::Duration;
 

@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use tokio::process::{Child as ChildProcess, Command};
+use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::{Child, Life, Started, WISHES, Wish, read_stderr};
-use crate::exit::Exit;
+use super::{ChildCommand, ChildProcess, ChildState, SpawnedChild, WISHES, read_stderr};
+use crate::exit::ChildExit;
 use crate::launch::{Launch, LaunchError};
 use crate::leash::Leash;
-use crate::stderr::Stderr;
+use crate::stderr::StderrLog;
 
 /// Starts the child itself.
 pub(crate) async fn start(
@@ -19,8 +19,8 @@ pub(crate) async fn start(
     folder: &Path,
     path: &Path,
     _leash: &Leash,
-    stderr: &Stderr,
-) -> Result<Started, LaunchError> {
+    stderr: &StderrLog,
+) -> Result<SpawnedChild, LaunchError> {
     let mut command = Command::new(path);
     command
         .args(&launch.args)
@@ -41,15 +41,15 @@ pub(crate) async fn start(
     let (gone_told, gone) = oneshot::channel();
     let reader = tokio::spawn(read_stderr(stderr.clone(), errors, gone));
     let (wishes, wished) = mpsc::channel(WISHES);
-    let (life_told, life) = watch::channel(Life::Running);
+    let (life_told, life) = watch::channel(ChildState::Running);
     tokio::spawn(keep(process, wished, life_told, gone_told, reader));
-    Ok(Started { child: Child { pid, wishes, life }, stdin, stdout })
+    Ok(SpawnedChild { child: ChildProcess { pid, wishes, life }, stdin, stdout })
 }
 
 async fn keep(
-    mut process: ChildProcess,
-    mut wished: mpsc::Receiver<Wish>,
-    life: watch::Sender<Life>,
+    mut process: Child,
+    mut wished: mpsc::Receiver<ChildCommand>,
+    life: watch::Sender<ChildState>,
     gone: oneshot::Sender<()>,
     reader: JoinHandle<()>,
 ) {
@@ -61,9 +61,9 @@ async fn keep(
             process.wait().await
         }
     };
-    let exit = ended.ok().and_then(|status| status.code()).map_or(Exit::Unknown, Exit::Code);
-    life.send_replace(Life::Exited(exit));
+    let exit = ended.ok().and_then(|status| status.code()).map_or(ChildExit::Unknown, ChildExit::Code);
+    life.send_replace(ChildState::Exited(exit));
     drop(gone);
     let _ = reader.await;
-    life.send_replace(Life::Gone(exit));
+    life.send_replace(ChildState::Gone(exit));
 }

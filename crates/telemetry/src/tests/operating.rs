@@ -136,7 +136,7 @@ fn groups(expression: &str) -> Vec<&str> {
 }
 
 /// Returns the metrics of an engine for which everything has happened that can happen, one line of each kind. Its
-/// store and the servers of its gateway are healthy, so those events are added by hand.
+/// store and the servers of its gateway are healthy, so those events are added here.
 async fn lived() -> String {
     let heard = TestTelemetry::new();
     let fault = |status| {

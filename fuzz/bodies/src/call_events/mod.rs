@@ -95,7 +95,7 @@ enum AnswerIntent {
     Anything,
 }
 
-/// Prints the story when a failing input is run by hand.
+/// Prints the story when a failing input is run alone.
 impl Drop for FuzzWorld<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {

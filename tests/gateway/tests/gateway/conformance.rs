@@ -1,6 +1,6 @@
 //! The conformance suite of MCP: a server passes exactly the same checks behind the gateway as alone.
 //!
-//! The server is ours (`scripts/conformance.cjs`) and has everything that the suite asks for by name, so that every
+//! The server is part of the tests (`scripts/conformance.cjs`) and has everything that the suite asks for by name, so that every
 //! check is meaningful. `cargo xtask setup` installs the suite and the server's libraries.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -114,7 +114,7 @@ impl SimulatedWorld {
     }
 
     /// Handles a broken connection. If a client waited on it for a turn, no client waits for that turn any more: its
-    /// calls continue alone, and the turn is given back.
+    /// calls continue alone, and the turn is released.
     pub(crate) fn drop_turn(&mut self, connection: usize) -> Result<(), InvariantViolation> {
         let Some(submission) = self.submissions.iter().position(|submission| submission.line == connection)
         else {

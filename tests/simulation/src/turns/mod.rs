@@ -90,7 +90,7 @@ enum SubmissionStage {
     /// The document is being written.
     Taking(SubmissionHistory),
     Running,
-    /// The turn is over and is being given back.
+    /// The turn is over and is being released.
     Releasing(Box<TurnResult>),
     Over,
 }
@@ -174,7 +174,7 @@ pub(crate) enum SimulatedTurnEvent {
         life: u64,
         submission: usize,
     },
-    /// A turn for which no client waits is given back.
+    /// A turn for which no client waits is released.
     GivesBack {
         node: usize,
         life: u64,

@@ -51,7 +51,7 @@ pub enum TooManyStreams {
     OfAll(usize),
 }
 
-/// A permit for one open event stream, given back on drop.
+/// A permit for one open event stream, released on drop.
 #[derive(Debug)]
 pub struct StreamPermit {
     streams: Arc<EventStreamLimiterInner>,

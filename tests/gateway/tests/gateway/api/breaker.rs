@@ -13,7 +13,7 @@ use crate::raw::PersistentConnection;
 use crate::world::wait;
 
 /// Makes one failing call for each number, all at once. The tool reports the failure. On a slow machine a timeout of
-/// ours could come before the tool was even called, which is another failure.
+/// the gateway's could come before the tool was even called, which is another failure.
 fn fail(gateway: &ApiGateway, kind: &str, numbers: Range<u32>) {
     thread::scope(|scope| {
         for number in numbers {

@@ -113,7 +113,7 @@ fn agent(gateway: &ApiGateway, line: &str, body: &str) -> ApiTestResponse {
     ApiTestResponse::to(&request.body(body))
 }
 
-/// Sends every secret in by every way. Returns the gateway's own answers, because the words of tools are their own.
+/// Sends every secret in by every way. Returns the gateway's own answers, because tools respond with any text.
 fn plant(gateway: &ApiGateway) -> Vec<(String, String)> {
     let mut said = Vec::new();
     let mut ours = |what: String, answer: &ApiTestResponse| said.push((what, answer.body.to_string()));

@@ -393,7 +393,7 @@ fn sf_5_arguments_that_can_be_read_in_two_ways_are_refused_with_the_place_and_th
     });
 }
 
-/// These were refused beyond 64 levels, although every server that we know accepts them: bare and behind us they are
+/// These were refused beyond 64 levels, although every server that we know accepts them: bare and through the gateway they are
 /// one call.
 #[test]
 fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {

@@ -123,7 +123,7 @@ pub(crate) fn python() -> PathBuf {
     installed("python").join("bin/python")
 }
 
-/// Returns the path of a script of ours.
+/// Returns the path of a script of the tests.
 pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name)
 }

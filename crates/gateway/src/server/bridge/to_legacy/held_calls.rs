@@ -57,7 +57,7 @@ const QUESTIONS: usize = 16;
 /// The prefix of the states.
 const STATE: &str = "steadfast-held-";
 
-/// Returns true if this result requests input for a held call. That call runs at the server and may have had its
+/// Returns true if this result requests input for a held call. That call runs at the server and may have taken
 /// effect.
 pub(crate) fn is_held(result: &str) -> bool {
     let state = json_text::get(result, "requestState").and_then(json_text::string);

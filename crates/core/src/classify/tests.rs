@@ -711,3 +711,28 @@ fn the_last_output_of_a_server_decides_nothing() {
         }
     }
 }
+
+#[test]
+fn a_fault_source_has_the_same_name_in_files_and_in_records() {
+    use FaultSourceKind::{
+        BadAnswer, Exit, Http, IsError, JsonRpc, Panic, SessionLost, Timeout, TooLarge, Tool, Transport,
+        WebSocket,
+    };
+    let kinds = [
+        Transport,
+        Http,
+        JsonRpc,
+        SessionLost,
+        IsError,
+        Tool,
+        WebSocket,
+        Exit,
+        Timeout,
+        Panic,
+        BadAnswer,
+        TooLarge,
+    ];
+    for kind in kinds {
+        assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+    }
+}

@@ -95,7 +95,7 @@ pub(crate) fn and_more(more: usize, are_named: bool) -> Option<String> {
 /// Settings that depend on parameters, results or messages of tools.
 const NEEDS_PARAMETERS: [&str; 9] = [
     "classify.",
-    "danger.",
+    "shapes.",
     "validate_arguments",
     "dedupe.computed_keys",
     "dedupe.conflict",
@@ -135,5 +135,26 @@ impl<'c> ConfigDiff<'c> {
             });
             changed.collect()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast::Sources;
+    use steadfast::id::{Namespace, ToolName, ToolRef};
+
+    use super::*;
+
+    #[test]
+    fn each_setting_that_cannot_be_rehearsed_is_a_setting_of_calls() {
+        let config = Config::load(&Sources::default()).unwrap();
+        let tool = ToolRef {
+            namespace: Namespace::new("bank").unwrap(),
+            tool: ToolName::new("pay").unwrap(),
+        };
+        let explained = config.explain(&tool, AnnotationHints::default(), None).settings;
+        for known in NEEDS_PARAMETERS {
+            assert!(explained.iter().any(|setting| setting.setting.starts_with(known)), "{known}");
+        }
     }
 }

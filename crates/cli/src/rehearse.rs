@@ -313,7 +313,7 @@ fn is_about(difference: &ReplayDifference, was: &RecordedResult, changed: &Setti
     let prefixes: &[&str] = match difference.kind {
         DifferenceKind::RefusedByBreaker => &["breaker."],
         DifferenceKind::RefusedByGuard => &["guard."],
-        DifferenceKind::ApprovalAsked => &["trust.", "approval", "dangerous", "danger."],
+        DifferenceKind::ApprovalAsked => &["trust.", "approval", "dangerous", "shapes."],
         DifferenceKind::Replayed | DifferenceKind::RunInsteadOfReplay => &["dedupe.", "mode"],
         DifferenceKind::RetriedMore | DifferenceKind::RetriedLess => {
             &["retry.", "ambiguous", "retry_safe", "honours_key", "last_retry"]

@@ -11,7 +11,7 @@ use crate::views;
 /// Commands for the state as a whole.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StateCommand {
-    /// Accepts that committed records are lost: calls with an idempotency key run again, including calls that already
+    /// Accept that committed records are lost: calls with an idempotency key run again, including calls that already
     /// ran.
     Accept(ConnectionOptions),
 }

@@ -378,7 +378,7 @@ mod tests {
         }
         for (text, kind, part) in [
             ("[1]", ReportKind::Failure, "the report: expected an object, found"),
-            ("{", ReportKind::Success, "not readable JSON"),
+            ("{", ReportKind::Success, "not valid JSON"),
             (r#"{"toolName":"t","error":"x"}"#, ReportKind::Success, "error: expected no such field"),
         ] {
             let error = ToolReport::parse(text.as_bytes(), kind).unwrap_err().to_string();

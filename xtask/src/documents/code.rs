@@ -161,14 +161,14 @@ mod tests {
     #[test]
     fn vague_names_and_names_with_two_meanings_are_reported() {
         let one =
-            "pub(crate) struct Record<T> {\nstruct Error;\nenum Told {\nstruct Timing;\ntype Way = ();\n";
+            "pub(crate) struct Record<T> {\nstruct Error;\nenum Asked {\nstruct Timing;\ntype Way = ();\n";
         let other =
             "pub enum Record {\nstruct Error;\nimpl A {\n    type Record = ();\n}\nlet struct_record = 1;\n";
         assert_eq!(
             problems(&[("a.rs", one), ("b.rs", other)]),
             [
                 "b.rs:1: `Record` is defined in a.rs:1 too; a name has one meaning",
-                "a.rs:3: `Told` does not say what the type is; name the thing",
+                "a.rs:3: `Asked` does not say what the type is; name the thing",
                 "a.rs:5: `Way` does not say what the type is; name the thing",
             ]
         );

@@ -218,7 +218,7 @@ fn invite(show: DemoOutput, url: Option<&str>) {
     }
     show.line(DemoStyle::Plain, "  Your own servers:");
     for (command, what) in [
-        ("steadfast import", "imports the servers of Claude Code, Cursor and others"),
+        ("steadfast import", "imports the servers of your MCP clients"),
         ("steadfast wrap -- COMMAND", "runs a gateway in front of one server"),
     ] {
         let command = show.paint(DemoStyle::Good, &format!("{command:<25}"));

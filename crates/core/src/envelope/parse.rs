@@ -477,6 +477,13 @@ impl EnvelopeReader {
             if object.known.contains(&name.as_ref()) {
                 continue;
             }
+            // A caller that sends a key relies on it, so a key that would have no effect is an error.
+            if is_alike(KEY_FIELD, &name) {
+                self.refused += 1;
+                let expected = format!("no idempotency key here; in a call it is \"payload.{KEY_FIELD}\"");
+                self.problem(join(object.path, &shown(&name)), expected, describe(value));
+                continue;
+            }
             match self.unknown {
                 UnknownFieldPolicy::Keep => {
                     kept.insert(name.into_owned(), RawJson::from_trusted(value.raw()));
@@ -594,6 +601,8 @@ fn is_alike(known: &str, other: &str) -> bool {
     letters(known).eq(letters(other))
 }
 
+/// The field of the payload with the idempotency key.
+const KEY_FIELD: &str = "idempotencyKey";
 /// The maximum number of listed problems. The others are counted.
 const MAX_PROBLEMS: usize = 32;
 /// The maximum bytes of the caller's text in one problem.

@@ -230,6 +230,25 @@ fn unknown_fields_are_kept_or_refused_with_a_suggestion() {
 }
 
 #[test]
+fn an_idempotency_key_in_the_wrong_place_is_refused_and_never_ignored() {
+    let places = ["idempotencyKey", "idempotency_key", "Idempotency-Key"];
+    let parents = ["", "target.", "payload.callHints.", "transport.", "control.", "trace."];
+    for parent in parents {
+        for name in places {
+            let path = format!("{parent}{name}");
+            let error = parse(&with(&path, Some(json!("invoice 42")))).unwrap_err();
+            let told = format!(
+                "{path}: expected no idempotency key here; in a call it is \"payload.idempotencyKey\""
+            );
+            assert!(error.to_string().contains(&told), "{error}");
+            assert!(error.has_only_unknown_fields(), "{path}");
+        }
+    }
+    let misspelt = parse(&with("payload.idempotency_key", Some(json!("invoice 42")))).unwrap_err();
+    assert!(misspelt.to_string().contains("payload.idempotency_key"), "{misspelt}");
+}
+
+#[test]
 fn optional_fields_have_defaults_and_null_counts_as_absent() {
     let call = parse(&minimal()).unwrap();
     assert_eq!(call.caller_limits(), CallerLimits::default());

@@ -340,7 +340,7 @@ mod tests {
             (
                 FailureFacts { remaining: Duration::ZERO, succeeded: 1, ..TIMEOUT },
                 PartialSuccess,
-                "what is finished",
+                "finished results are returned",
             ),
             (
                 FailureFacts { code: Code::Cancelled, alternatives: 1, ..INVALID },

@@ -524,7 +524,7 @@ async fn a_turn_that_another_version_has_kept_is_not_begun() {
     let write = DocumentWrite { replaces: Some(document.version), body: Some(body.into()), expires: None };
     assert!(matches!(store.write(&name, write).await, Ok(DocumentWriteOutcome::Written(_))));
     let refused = engine.turn(plan(text), Arc::new(tools.clone()), options()).await.unwrap_err();
-    assert!(refused.to_string().contains("format 2, and this version reads 1"), "{refused}");
+    assert!(refused.to_string().contains("its format is 2, but this version reads format 1"), "{refused}");
     assert_eq!(tools.runs("book"), 1);
 }
 

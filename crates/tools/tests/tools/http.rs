@@ -237,7 +237,7 @@ async fn a_response_that_is_too_long_or_compressed_is_a_fault() {
     let server = ToolTestServer::start(move |_| answer("200 OK", "", &long)).await;
     let packed = ToolTestServer::start(|_| answer("200 OK", "Content-Encoding: gzip\r\n", "\x1f")).await;
     for (server, said) in
-        [(server, "it has 67108865 bytes, and the limit is 67108864"), (packed, "packed (gzip)")]
+        [(server, "it has 67108865 bytes, and the limit is 67108864"), (packed, "compressed (gzip)")]
     {
         let asking = tool(&toolbox(&server.tool("POST", "/", "")), "http", "t");
         let called =

@@ -1,6 +1,6 @@
 //! The whole decision path of a call, without IO.
 //!
-//! A [`Desk`] is the smallest possible engine: it reads the raw parameters, derives from them the fields of a request,
+//! A [`MinimalEngine`] is the smallest possible engine: it reads the raw parameters, derives from them the fields of a request,
 //! drives the [`Call`] to its end, and keeps records in two unshared maps. The additions of a real engine (a store with
 //! locks, timers, telemetry) are not in these numbers.
 

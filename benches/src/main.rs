@@ -6,7 +6,7 @@
 //!
 //! A ratio is only meaningful if both sides ran on the same machine at the same time, so every row is measured in
 //! rounds that take turns (see [`measure`]). Allocations are counted by a second build of this program, which the first
-//! one starts. A subject is a module with a `run` that adds rows to the [`Report`]; add it to its suite in [`SUITES`].
+//! one starts. A subject is a module with a `run` that adds rows to the [`BenchReport`]; add it to its suite in [`SUITES`].
 
 mod breaker;
 mod call;

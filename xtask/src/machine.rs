@@ -1,6 +1,6 @@
 //! Programs that the steps need, and their installation.
 //!
-//! Each [`Need`] defines how to check that it is there, how to install it, and the advice for a machine on which
+//! Each [`RequiredProgram`] defines how to check that it is there, how to install it, and the advice for a machine on which
 //! installation is not allowed. A step names its needs. A need that cannot be installed fails the steps that use it and
 //! no others: no step passes because it could not be run.
 //!

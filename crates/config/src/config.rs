@@ -35,7 +35,7 @@ pub(crate) const DEFAULTS_NAME: &str = "built-in defaults.toml";
 /// Name of the file in the state folder that records malformed calls.
 const MALFORMED_CALLS: &str = "malformed-calls.jsonl";
 
-/// A complete and valid configuration. It does not change. [`crate::Live`] replaces it as a whole.
+/// A complete and valid configuration. It does not change. [`crate::LiveConfig`] replaces it as a whole.
 pub struct Config {
     pub(crate) parts: Arc<ConfigParts>,
     pub(crate) switches: Switches,

@@ -367,7 +367,7 @@ impl<'d> NameSpelling<'d> {
     }
 }
 
-/// The members of an object like [`Members`], without the cost of resolving escapes.
+/// The members of an object like [`JsonMembers`], without the cost of resolving escapes.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonEntries<'d>(JsonChildren<'d>);
 

@@ -6,7 +6,7 @@
 //! byte. Everything that it keeps is bounded.
 //!
 //! The entry point is [`call::Call`]: each event returns one step. Smaller state machines can be used on their own:
-//! [`breaker::Breaker`], [`guard::LoopGuard`], [`trust::TrustLedger`], [`retry`], [`classify`], [`dedupe`], [`turn`],
+//! [`breaker::CircuitBreaker`], [`guard::LoopGuard`], [`trust::TrustLedger`], [`retry`], [`classify`], [`dedupe`], [`turn`],
 //! [`watchdog`], [`restart`].
 
 pub mod approval;

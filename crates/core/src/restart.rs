@@ -144,7 +144,7 @@ pub enum ServerExit {
 /// The next step for a request that needs the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartDecision {
-    /// Start the server now. Its state is [`Standing::Starting`] from here on, so that no other request starts it too.
+    /// Start the server now. Its state is [`ServerState::Starting`] from here on, so that no other request starts it too.
     Start,
     /// Wait for the start in progress.
     WaitForStart,
@@ -211,7 +211,7 @@ impl RestartTracker {
         }
     }
 
-    /// Records that the server ended. For a server that was not running only [`Death::Stopped`] counts: it is no longer
+    /// Records that the server ended. For a server that was not running only [`ServerExit::Stopped`] counts: it is no longer
     /// wanted.
     pub fn record_exit(&mut self, policy: &RestartPolicy, death: ServerExit, now: Timestamp) -> ServerState {
         let ran = match self.standing {

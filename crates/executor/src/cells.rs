@@ -1,7 +1,7 @@
 //! The state machines that calls share, each behind its own lock that is never held over an await.
 //!
 //! A call looks its machines up once, when it begins, and borrows them for the length of one step. They are always
-//! locked in the order in which [`Cells::with`] names them, so no two calls can wait for each other.
+//! locked in the order in which [`CallMachines::with`] names them, so no two calls can wait for each other.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;

@@ -13,7 +13,7 @@
 //! may carry the response later. A client may also cancel a call after its response arrived, perhaps on another
 //! connection. The session handles that.
 //!
-//! A [`Link`] is one connection. The writer of a response holds its [`Tracker`]. The task that waits for the delivery
+//! A [`DeliveryLink`] is one connection. The writer of a response holds its [`DeliveryTracker`]. The task that waits for the delivery
 //! holds the [`Delivery`].
 
 use std::collections::VecDeque;
@@ -121,7 +121,7 @@ impl DeliveryTracker {
         Self::with_callback(id, None)
     }
 
-    /// Does the same as [`Tracker::new`], with a delivery callback. The callback runs as soon as the delivery is
+    /// Does the same as [`DeliveryTracker::new`], with a delivery callback. The callback runs as soon as the delivery is
     /// known. If a message proves the delivery, the callback runs before that message is passed on, because the
     /// message may repeat the same call. So the callback must be given before the response is sent.
     pub fn with_callback(id: Option<RpcId>, arrived: Option<DeliveryCallback>) -> (Self, PendingDelivery) {
@@ -167,7 +167,7 @@ enum DeliveryStage {
 
 /// The delivery state of one connection. Clones share it.
 ///
-/// The reader of the connection must call [`Link::close`] at its end. The HTTP server of this crate does so. For
+/// The reader of the connection must call [`DeliveryLink::close`] at its end. The HTTP server of this crate does so. For
 /// lines, the reader of the lines must do it.
 #[derive(Clone, Debug)]
 pub struct DeliveryLink(Arc<DeliveryLinkInner>);
@@ -225,7 +225,7 @@ impl DeliveryLink {
         self.0.admitted.load(Ordering::Relaxed)
     }
 
-    /// Records that a response was put into the buffers of this connection. The next [`Link::flushed`] confirms the
+    /// Records that a response was put into the buffers of this connection. The next [`DeliveryLink::record_flush`] confirms the
     /// write.
     pub fn record_handed_over(&self, tracker: DeliveryTracker) {
         self.0.state.lock().handed.push(tracker);
@@ -255,7 +255,7 @@ impl DeliveryLink {
         }
     }
 
-    /// Does the same as [`Link::heard`], for a connection that is read and written by different tasks. A fast client
+    /// Does the same as [`DeliveryLink::heard`], for a connection that is read and written by different tasks. A fast client
     /// can read a response and send its next message before the writer has recorded the write. So this waits for the
     /// writer, but only for a short time, because a client may not read at all.
     pub async fn record_message_after_write(&self, message: &RpcMessage) {

@@ -10,7 +10,7 @@
 //! - [`sse`]: messages as server-sent events
 //! - [`long`]: the beginning and end of a text that is too long to be a message
 //! - [`delivery`]: delivery of final responses to the client
-//! - [`http`]: streamable HTTP, [`http::front`] towards clients and [`http::back`] towards servers
+//! - [`http`]: streamable HTTP, [`http::server`] towards clients and [`http::back`] towards servers
 //!
 //! All buffers are bounded, and the parsers are plain functions over bytes.
 

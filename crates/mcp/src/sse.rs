@@ -12,7 +12,7 @@ use crate::long_text::LongText;
 /// A comment line, which every client skips.
 pub const KEEP_ALIVE: &[u8] = b":\n";
 
-/// Writes one event. `data` must have no line breaks ([`crate::message::Message::one_line`]).
+/// Writes one event. `data` must have no line breaks ([`crate::message::RpcMessage::one_line`]).
 pub fn write_event(out: &mut BytesMut, id: Option<&str>, retry: Option<Duration>, data: &[u8]) {
     out.reserve(data.len() + id.map_or(0, str::len) + 64);
     if let Some(id) = id {

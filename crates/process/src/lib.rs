@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | [`Launch`] | the program to start, its folder and [`Environment`]; errors that explain a failed start |
 //! | [`Leash`] | the gateway's own binary as a small process beside the child, which ends the child's whole group when the gateway is gone |
-//! | [`Child`] | one child: its exit, and the graceful stop that MCP specifies |
-//! | [`Stderr`] | the last stderr output of servers |
+//! | [`ChildProcess`] | one child: its exit, and the graceful stop that MCP specifies |
+//! | [`StderrLog`] | the last stderr output of servers |
 //! | [`Supervisor`] | supervision of one server; [`steadfast_core::restart`] decides when it may be restarted |
 //!
 //! A program that uses this crate calls [`leash_main`] before anything else in its `main`.

@@ -71,7 +71,7 @@ pub enum State {
         /// Time of the restart.
         until: Timestamp,
     },
-    /// It is not restarted for now. [`Status::last_end`] has the reason of its last end.
+    /// It is not restarted for now. [`ServerStatus::last_end`] has the reason of its last end.
     Down(DownPeriod),
     /// The supervision has ended.
     Closed,

@@ -117,7 +117,7 @@ impl Steadfast {
     }
 
     /// Checks that the store responds and accepts writes, by writing test data at most once a second. A store opened
-    /// [for maintenance only](Opening::only_looks) is only read.
+    /// [for maintenance only](SteadfastBuilder::maintenance_only) is only read.
     pub async fn check_store(&self) -> Result<(), StoreError> {
         let mut checked = self.checked.lock().await;
         if let Some(last) = &*checked

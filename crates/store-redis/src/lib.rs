@@ -24,16 +24,16 @@
 //!
 //! | server | possible loss in a crash or failover |
 //! | --- | --- |
-//! | `appendfsync always`, [`Confirm::Replicas`] with 1 or more | nothing that was acknowledged |
+//! | `appendfsync always`, [`WriteConfirmation::Replicas`] with 1 or more | nothing that was acknowledged |
 //! | `appendfsync everysec`, one server | up to a second of claims and results, if the machine loses power |
-//! | replicas, [`Confirm::Primary`] | the writes that the new primary had not received |
+//! | replicas, [`WriteConfirmation::Primary`] | the writes that the new primary had not received |
 //! | no persistence | everything; detected by a marker, see below |
 //!
 //! A lost claim can be made twice, and then its tool runs twice. A server that comes back **empty** is detected:
 //! every district of keys has a marker, and a process that finds another one than before sends [`News::Emptied`],
 //! lets owners write their claims again, and for one lease refuses new claims of tools that must not run twice
 //! ([`ClaimVerdict::Closed`]). Records that it finds are still used. A replica that lags and takes over looks like
-//! the old primary, and is not detected. Use [`Confirm`] against that.
+//! the old primary, and is not detected. Use [`WriteConfirmation`] against that.
 //!
 //! The server must not evict (`maxmemory-policy noeviction`): an evicted record is lost, and this is not detected.
 //! Redis 6.2 or newer, or Valkey. A user needs `+@read +@write +@scripting +@pubsub +time +wait +ping` on the keys

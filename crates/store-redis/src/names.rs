@@ -1,7 +1,7 @@
 //! Names of keys and channels on the server.
 //!
 //! A Cluster spreads keys by their hash tag, and one script may only use keys with the same tag. So all keys of one
-//! home ([`Key::home`]) have the tag of one **district**. There are 256 districts, a fixed number, so that every
+//! home ([`RecordKey::home`]) have the tag of one **district**. There are 256 districts, a fixed number, so that every
 //! process can know the marker of each (see `markers`).
 //!
 //! | name | content |

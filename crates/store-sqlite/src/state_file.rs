@@ -49,7 +49,7 @@ pub enum FileDamagePolicy {
     #[default]
     Refuse,
     /// The file is renamed, and an empty file takes its place. Its content is lost, which is handled according to
-    /// [`OnLoss`].
+    /// [`CommitLossPolicy`].
     SetAside,
 }
 

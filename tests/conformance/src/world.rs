@@ -49,7 +49,7 @@ impl Drop for SqliteFolder {
     }
 }
 
-/// Writes a module of tests for each kind of store: each case is an async function over a [`World`].
+/// Writes a module of tests for each kind of store: each case is an async function over a [`ConformanceWorld`].
 ///
 /// In memory the time is paused and waits cost nothing. Stores on a disk or a server need the real time.
 macro_rules! for_every_store {
@@ -140,7 +140,7 @@ impl ConformanceWorld {
         matches!(self.home, StoreLocation::Memory(_))
     }
 
-    /// Stops the clock for all decisions, except for [`World::pass`]. A sleeping task wakes and finds that its time has
+    /// Stops the clock for all decisions, except for [`ConformanceWorld::pass`]. A sleeping task wakes and finds that its time has
     /// not come, so retries must not happen from here on.
     pub(crate) fn stop_clock(&self) {
         self.clock.stop();

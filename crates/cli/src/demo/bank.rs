@@ -1,6 +1,6 @@
 //! The server of the demo: a small bank that speaks MCP on its standard streams, and misbehaves by a fixed schedule.
 //!
-//! It is this program started again with a hidden command. Each action is written to the [`Ledger`] before it can fail:
+//! It is this program started again with a hidden command. Each action is written to the [`BankLedger`] before it can fail:
 //! `start`, `asked TOOL SUBJECT`, `paid INVOICE CENTS`, `refused TOOL`, `cancelled`. One entry is written by the demo:
 //! `released INVOICE`.
 

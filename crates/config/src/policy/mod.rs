@@ -1,6 +1,6 @@
 //! The settings of a policy, and the draft that holds them.
 //!
-//! A [`Draft`] is a policy in the pieces that are written one by one. The policy joins some of them into one value
+//! A [`PolicyDraft`] is a policy in the pieces that are written one by one. The policy joins some of them into one value
 //! (a backoff, a rate rule). A draft is always complete and always finishes into a valid policy, whatever subset of
 //! settings was written over it.
 

@@ -7,8 +7,8 @@
 //! Three things go wrong in breakers under load, and each has its solution here:
 //! - *Many probes.* The slot of a probe is reserved when it is admitted, in the same step that makes the breaker
 //!   half-open. There is only one slot.
-//! - *A probe that never returns.* Its slot has a lease. A [`Ticket`] is released when its attempt was not made, and
-//!   [`Permit`] does so when it is dropped.
+//! - *A probe that never returns.* Its slot has a lease. A [`BreakerTicket`] is released when its attempt was not made, and
+//!   [`BreakerPermit`] does so when it is dropped.
 //! - *Late results.* Every transition starts an epoch. A ticket carries the epoch in which it was issued, and a result
 //!   of another epoch changes nothing.
 
@@ -199,7 +199,7 @@ pub struct BreakerCounts {
 #[derive(Clone, Debug, Default)]
 pub struct CircuitBreaker {
     /// Number of the epoch. Grows with every transition and reset, and never decreases. A change by an operator makes
-    /// it [leap](Snapshot::BY_HAND).
+    /// it [leap](BreakerSnapshot::BY_HAND).
     epoch: u64,
     phase: BreakerPhase,
     /// Time of and reason for the last transition. `None` if the breaker never changed.

@@ -477,7 +477,7 @@ impl Call {
 }
 
 impl CallResult {
-    /// Returns the response to a caller that [waits for a record](crate::dedupe::Claim::to_hear_of); `None` while the
+    /// Returns the response to a caller that [waits for a record](crate::dedupe::Claim::to_await_result); `None` while the
     /// run continues.
     pub fn from_verdict(verdict: ClaimVerdict, policy: &ToolPolicy) -> Option<Self> {
         match verdict {

@@ -30,7 +30,7 @@
 //! ```
 //!
 //! The machine serves a driver that runs the tool and a driver whose host runs it: `begin`, `report`
-//! ([`Event::Ran`]), `heartbeat` ([`Event::Progressed`]), `cancel` ([`Event::Cancelled`]).
+//! ([`CallEvent::Ran`]), `heartbeat` ([`CallEvent::Progressed`]), `cancel` ([`CallEvent::Cancelled`]).
 
 mod approvals;
 mod attempt;
@@ -604,7 +604,7 @@ impl Call {
         }
     }
 
-    /// Returns the time at which the machine needs [`Event::Woke`] if no other event comes before.
+    /// Returns the time at which the machine needs [`CallEvent::Woke`] if no other event comes before.
     pub fn wake_at(&self) -> Option<Timestamp> {
         match &self.state {
             State::Following { .. } => Some(self.follow_until()),
@@ -637,7 +637,7 @@ impl Call {
         matches!(&self.state, State::Settling(settling) if !settling.unsaved)
     }
 
-    /// Returns true if the call waits for [`Event::Settled`]: the attempt was given up, and its end can be observed.
+    /// Returns true if the call waits for [`CallEvent::Settled`]: the attempt was given up, and its end can be observed.
     pub fn awaits_end(&self) -> bool {
         let State::Settling(settling) = &self.state else { return false };
         settling.by.is_none() && self.request.end == AttemptEndVisibility::Visible
@@ -768,7 +768,7 @@ impl Call {
         [limits.deadline, limits.start_by].into_iter().flatten().min()
     }
 
-    /// Applies a mode to a refusal: enforces it, [reports it](Self::tell_withheld) once it is known that there would
+    /// Applies a mode to a refusal: enforces it, [reports it](Self::report_withheld) once it is known that there would
     /// have been a run, or drops it.
     fn enforce_or_withhold(
         &mut self,

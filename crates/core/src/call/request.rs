@@ -131,7 +131,7 @@ pub enum AttemptEndVisibility {
     /// The end is not visible: the tool runs elsewhere.
     #[default]
     Hidden,
-    /// The end is visible: the tool runs in a child process, and [`Event::Settled`](super::Event::Settled) reports that
+    /// The end is visible: the tool runs in a child process, and [`CallEvent::Settled`](super::CallEvent::Settled) reports that
     /// nothing of it is left.
     Visible,
 }

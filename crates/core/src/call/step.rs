@@ -18,22 +18,22 @@ use crate::output::ToolOutput;
 use crate::rehearse::RecordedFailure;
 use crate::trust::Escalation;
 
-/// An event that the driver reports. The machine returns one [`Step`] for each.
+/// An event that the driver reports. The machine returns one [`NextStep`] for each.
 #[derive(Clone, Debug)]
 pub enum CallEvent {
-    /// The store decided on [`Step::Claim`].
+    /// The store decided on [`NextStep::Claim`].
     Claimed(ClaimVerdict),
     /// The time of [`Call::wake_at`](super::Call::wake_at) has come, or the followed record changed.
     Woke(WakeReason),
-    /// A decision on [`Step::Ask`].
+    /// A decision on [`NextStep::Ask`].
     Answered(ApprovalOutcome),
-    /// The store decided on [`Step::Spend`].
+    /// The store decided on [`NextStep::Spend`].
     Spent(SpendVerdict),
-    /// The store decided on [`Step::Start`].
+    /// The store decided on [`NextStep::Start`].
     Started(StartVerdict),
-    /// The store processed [`Step::Probe`]: the breaker knows now which process probes.
+    /// The store processed [`NextStep::Probe`]: the breaker knows now which process probes.
     Probed,
-    /// The attempt of [`Step::Run`] ended, or was ended on [`Step::Cut`].
+    /// The attempt of [`NextStep::Run`] ended, or was ended on [`NextStep::Cut`].
     Ran(AttemptReport),
     /// The attempt reports progress. May come at any time while it runs.
     Progressed,
@@ -41,7 +41,7 @@ pub enum CallEvent {
     Settled,
     /// The driver shuts down and waits for nothing any more.
     DriverEnds,
-    /// The store decided on a renewal, on [`Step::Renew`] or at any time in between. A renewal of another claim is
+    /// The store decided on a renewal, on [`NextStep::Renew`] or at any time in between. A renewal of another claim is
     /// ignored.
     Renewed {
         /// Owner of the lease, as named by [`Call::record`](super::Call::record).
@@ -52,9 +52,9 @@ pub enum CallEvent {
         /// Verdict of the store.
         verdict: RenewVerdict,
     },
-    /// The store decided on [`Step::Save`].
+    /// The store decided on [`NextStep::Save`].
     Saved(SaveVerdict),
-    /// The store processed [`Step::Release`].
+    /// The store processed [`NextStep::Release`].
     Released,
     /// The store did not do what the last step required.
     StoreFailed(StoreFault),
@@ -153,23 +153,23 @@ pub enum OtherWaiters {
 /// The one thing to do next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NextStep {
-    /// One atomic store operation: look up, or claim. Answer with [`Event::Claimed`].
+    /// One atomic store operation: look up, or claim. Answer with [`CallEvent::Claimed`].
     Claim(Box<Claim>),
-    /// Wait until the record changes or its lease ends. Answer with [`Event::Woke`].
+    /// Wait until the record changes or its lease ends. Answer with [`CallEvent::Woke`].
     Follow(RecordKey),
     /// Wait until a run of this process with this key changes or ends. A run elsewhere is looked up when the time
-    /// comes. Answer with [`Event::Woke`].
+    /// comes. Answer with [`CallEvent::Woke`].
     AwaitEnd(RecordKey),
-    /// Ask for approval. Answer with [`Event::Answered`].
+    /// Ask for approval. Answer with [`CallEvent::Answered`].
     Ask(Box<ApprovalRequest>),
-    /// Spend the grant in the name of this owner. Answer with [`Event::Spent`].
+    /// Spend the grant in the name of this owner. Answer with [`CallEvent::Spent`].
     Spend {
         /// The grant.
         grant: GrantId,
         /// The owner that spends it.
         owner: ClaimOwner,
     },
-    /// Mark the record as started. Answer with [`Event::Started`].
+    /// Mark the record as started. Answer with [`CallEvent::Started`].
     Start {
         /// The record.
         key: RecordKey,
@@ -177,20 +177,20 @@ pub enum NextStep {
         owner: ClaimOwner,
     },
     /// The next attempt is the probe of this breaker. Compare it with the stored breaker: adopt that one if it is
-    /// newer, else store this one. Answer with [`Event::Probed`] in either case; the breaker itself names the owner of
+    /// newer, else store this one. Answer with [`CallEvent::Probed`] in either case; the breaker itself names the owner of
     /// the probe.
     Probe(BreakerScope),
-    /// Renew the lease before the next attempt. Answer with [`Event::Renewed`].
+    /// Renew the lease before the next attempt. Answer with [`CallEvent::Renewed`].
     Renew,
-    /// Make an attempt. Answer with [`Event::Ran`]. A host that runs its own tool is asked to run it.
+    /// Make an attempt. Answer with [`CallEvent::Ran`]. A host that runs its own tool is asked to run it.
     Run(AttemptCommand),
-    /// End the running attempt, at the upstream too. Answer with [`Event::Ran`], with the result if that arrived first.
+    /// End the running attempt, at the upstream too. Answer with [`CallEvent::Ran`], with the result if that arrived first.
     Cut(CutReason),
-    /// Wait. Answer with [`Event::Woke`].
+    /// Wait. Answer with [`CallEvent::Woke`].
     Wait,
-    /// Save under the fencing token. Answer with [`Event::Saved`].
+    /// Save under the fencing token. Answer with [`CallEvent::Saved`].
     Save(Box<SaveRequest>),
-    /// Release the claim. Answer with [`Event::Released`].
+    /// Release the claim. Answer with [`CallEvent::Released`].
     Release(ReleaseRequest),
     /// Answer the caller now; the attempt continues. Comes at most once.
     Answer {

@@ -5,12 +5,12 @@
 //! message. The result always names the rule that decided, so a surprising verdict can be explained and overridden.
 //!
 //! Two principles keep side effects from happening twice. Text never proves that a tool did not run: only structured
-//! facts lead to [`Reach::NotSent`] or [`Reach::Refused`]. And an error about a timeout, a lost connection or a failing
-//! gateway, as a result (`isError`) or in place of one, leaves open if the tool took effect ([`Reach::Unknown`]).
+//! facts lead to [`AttemptReach::NotSent`] or [`AttemptReach::Refused`]. And an error about a timeout, a lost connection or a failing
+//! gateway, as a result (`isError`) or in place of one, leaves open if the tool took effect ([`AttemptReach::Unknown`]).
 //!
 //! The module also contains other judgements that need only the facts of a call: [`signature`] (the unit by which trust
 //! is counted) and [`danger`] (commands that must not run without approval), both based on the targets of the call
-//! ([`Aims`]), and [`record`] (failure records, and failures hidden in successful results).
+//! ([`ArgumentTargets`]), and [`record`] (failure records, and failures hidden in successful results).
 
 pub mod danger;
 mod overrides;
@@ -61,7 +61,7 @@ pub struct AttemptFault {
     pub message: String,
     /// Time of the next call that the other side asked for.
     pub retry_after: Option<RetryAfter>,
-    /// Exit code of a command that responded with it ([`Source::Tool`]). It proves nothing by itself, but a rule of the
+    /// Exit code of a command that responded with it ([`FaultSource::Tool`]). It proves nothing by itself, but a rule of the
     /// tool may give it a meaning.
     pub exit: Option<i32>,
 }
@@ -105,7 +105,7 @@ pub enum FaultSource {
         code: u16,
     },
     /// A child process that ended while a call was pending. A command that ran to its end and reported a failure by its
-    /// exit code has responded: that is [`Source::Tool`].
+    /// exit code has responded: that is [`FaultSource::Tool`].
     Exit {
         /// Exit code, if the process ended by itself.
         code: Option<i32>,
@@ -125,7 +125,7 @@ pub enum FaultSource {
     TooLarge,
 }
 
-/// The kinds of [`Source`] by name, for rules and records.
+/// The kinds of [`FaultSource`] by name, for rules and records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the variants are those of `Source`")]
@@ -259,7 +259,7 @@ pub enum AttemptReach {
     /// The call may have run.
     Unknown,
     /// The tool responded with an error. It may have done a part of its work before, so repeating the call needs the
-    /// same care as [`Reach::Unknown`]. But the call ends with the tool's own response.
+    /// same care as [`AttemptReach::Unknown`]. But the call ends with the tool's own response.
     Answered,
 }
 

@@ -1,7 +1,7 @@
 //! The built-in rules: the meaning of structured facts, and the additions from message texts.
 //!
 //! Each table is complete: every status, code and close code has a verdict and a rule name. The progress of the call
-//! follows one list (DESIGN, D4): only the proofs named there lead to [`Reach::Refused`].
+//! follows one list (DESIGN, D4): only the proofs named there lead to [`AttemptReach::Refused`].
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -19,7 +19,7 @@
 //! *Settled* means that the attempt can no longer take effect. Nothing reported or read before that counts. A response
 //! *not yet* is never marked as delivered. A read that began before a final response arrived does not verify it.
 //!
-//! Finished results that a computed key finds and that were recorded before [`Rules::computed_since`] are ignored.
+//! Finished results that a computed key finds and that were recorded before [`DedupeRules::computed_since`] are ignored.
 //!
 //! An explicit key with another digest is a conflict in every row, for waiters too, and nothing is written.
 //!
@@ -286,7 +286,7 @@ impl Claim {
 pub struct FoundRecords<'r> {
     /// Record that a waiter waited for.
     pub followed: Option<(&'r DedupeRecord, LeaseOwnerState)>,
-    /// Record under [`Address::own`].
+    /// Record under [`RecordAddress::own`].
     pub own: Option<(&'r DedupeRecord, LeaseOwnerState)>,
     /// Record that the index points to.
     pub indexed: Option<(&'r DedupeRecord, LeaseOwnerState)>,

@@ -303,7 +303,7 @@ pub struct DedupeRecord {
     pub actor: Option<ActorId>,
     /// Tenant whose data the call uses.
     pub tenant: Option<TenantId>,
-    /// Attempts so far. Only the last [`Record::MOST_ATTEMPTS`] are stored.
+    /// Attempts so far. Only the last [`DedupeRecord::MOST_ATTEMPTS`] are stored.
     pub attempts: Vec<AttemptRecord>,
 }
 
@@ -349,7 +349,7 @@ impl UnknownOutcomeReport {
     }
 }
 
-/// The same as [`Settles`], relative to the time of the write.
+/// The same as [`SettleTime`], relative to the time of the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettleDelay {
     /// The owner will report it.

@@ -1,7 +1,7 @@
 //! An in-memory store of records that applies the tables.
 //!
 //! It only holds the records. The memory store, the simulation, the fuzzer and the benchmarks are built on it, so a
-//! [`Write`] is applied in exactly one way.
+//! [`RecordWrite`] is applied in exactly one way.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Layer D: the log of malformed calls by model, one JSON line each.
 //!
-//! [`Attribution`] is the one place that names the model of a call. It also has the source of the name: the host, or
+//! [`ModelAttribution`] is the one place that names the model of a call. It also has the source of the name: the host, or
 //! the form of the call id.
 //!
 //! The lines are for comparisons of models, by readers and scripts, so their field names must not change. The caller

@@ -1,6 +1,6 @@
 //! Derivation of keys from the fields of a call.
 //!
-//! Each key is the SHA-256 of one text, with its last four bytes replaced by its [`Home`]. The parts of the text are
+//! Each key is the SHA-256 of one text, with its last four bytes replaced by its [`KeyHome`]. The parts of the text are
 //! joined by `::`. Within a part, `:` is written `\:` and `\` is written `\\`, so that no two lists of parts give the
 //! same text (`a::b` + `c` is not `a` + `b::c`). An absent part is empty, which no identifier can be. Every kind has
 //! its own number of parts in its own order:

@@ -42,7 +42,7 @@ pub struct TextCut {
 pub enum ShownPart {
     /// The whole text.
     Whole,
-    /// The gap begins in this text: the text before `until`, then the [`Notice`], then the text after `from`.
+    /// The gap begins in this text: the text before `until`, then the [`CutNotice`], then the text after `from`.
     Gap {
         /// End of the shown beginning.
         until: usize,

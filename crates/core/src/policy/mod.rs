@@ -1,6 +1,6 @@
 //! The resolved policy of a tool, complete and always valid.
 //!
-//! Every setting of a [`Policy`] has a value, and the types of its fields admit no invalid one. Files, layers and
+//! Every setting of a [`ToolPolicy`] has a value, and the types of its fields admit no invalid one. Files, layers and
 //! environment variables belong to the config crate, which produces the types of this module.
 
 mod values;

@@ -1,7 +1,7 @@
 //! Replay of recorded calls: the reason for each result, and the result under another configuration.
 //!
 //! Every finished call leaves a recording: its request, all its events in order, and the results of its attempts
-//! ([`Recorded`]). The state machine of the call had no other input, so the same machine reaches the same result with
+//! ([`RecordedCall`]). The state machine of the call had no other input, so the same machine reaches the same result with
 //! it. A rehearsal replays a recording twice: *before*, under the current configuration, and then under another one.
 //! Only a deviation between the two replays is a difference.
 //!
@@ -21,8 +21,8 @@
 //! # Unknown results
 //!
 //! A replayed call that runs although it did not run, or once more than it did, has no recorded result. It ends as
-//! [not known](End::NotKnown), and its only effect on the machines is doubt: later calls that use the same tool,
-//! session or record are marked as [in doubt](ReplayedCall::in_doubt). An attempt that starts at another time than
+//! [not known](ReplayEnd::NotKnown), and its only effect on the machines is doubt: later calls that use the same tool,
+//! session or record are marked as [in doubt](ReplayedCall::is_unsafe_to_repeat). An attempt that starts at another time than
 //! recorded is assumed to have the recorded result after the recorded duration.
 //!
 //! Texts of tools and parameters are not recorded. Decisions based on them (classification rules, dangerous shapes, the

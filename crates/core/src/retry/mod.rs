@@ -1,6 +1,6 @@
 //! Retries: the time of the next attempt, and the conditions to stop.
 //!
-//! A [`Schedule`] belongs to one call and returns the time at which its next attempt may start. A [`RetryBudget`]
+//! A [`RetrySchedule`] belongs to one call and returns the time at which its next attempt may start. A [`RetryBudget`]
 //! belongs to one dependency and limits the retries of all its calls together. Total time and deadline limit the
 //! *start* of an attempt. The driver cuts off running attempts.
 //!

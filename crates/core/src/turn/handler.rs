@@ -1,6 +1,6 @@
 //! The error handler: the action for one failure, and the reason for it.
 //!
-//! It is a pure function. The executor calls it after an attempt, and the [`Turn`](super::Turn) after a call. It uses
+//! It is a pure function. The executor calls it after an attempt, and the [`TurnMachine`](super::TurnMachine) after a call. It uses
 //! only the facts that it is given and returns them with the decision, so that a trace can show them.
 
 use std::time::Duration;

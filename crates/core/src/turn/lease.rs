@@ -1,7 +1,7 @@
 //! The holder of a named turn and the choices made in it: one document in the store.
 //!
 //! The calls of a turn have their own records, so their results are not part of this document. A turn writes a choice
-//! ([`Choice`]) before it sends the call that follows from it.
+//! ([`CandidateChoice`]) before it sends the call that follows from it.
 //!
 //! Two submissions of one turn do not run at once. They could choose differently, and each would do the job in its own
 //! way. So a submission holds its turn until its deadline. No attempt of its calls starts after that
@@ -55,7 +55,7 @@ pub struct TurnLease {
 /// The result of an attempt to take a turn.
 #[derive(Clone, Debug)]
 pub enum TurnAcquisition {
-    /// The turn is taken once [`Hold::kept`] is written.
+    /// The turn is taken once [`TurnLease::kept`] is written.
     Acquired(TurnLease, SubmissionHistory),
     /// Another submission runs the turn, until this time at the latest.
     Busy(Timestamp),

@@ -1,7 +1,7 @@
 //! The state machine of a turn: it takes one event and returns the next steps.
 //!
 //! The driver starts the calls that the steps name, reports the result of each call, and sends a tick at
-//! [`Turn::deadline`]. Everything else is decided here, in the order of the plan, so that the same events give the same
+//! [`TurnMachine::deadline`]. Everything else is decided here, in the order of the plan, so that the same events give the same
 //! turn.
 #![expect(
     clippy::indexing_slicing,
@@ -180,12 +180,12 @@ impl TurnMachine {
         Ok(steps)
     }
 
-    /// Returns the time at which the turn ends at the latest. The driver sends a [`Event::Tick`] then.
+    /// Returns the time at which the turn ends at the latest. The driver sends a [`TurnEvent::Tick`] then.
     pub fn deadline(&self) -> Timestamp {
         self.started + self.plan.deadline()
     }
 
-    /// Returns true if [`Step::Done`] was returned.
+    /// Returns true if [`TurnStep::Done`] was returned.
     pub fn is_over(&self) -> bool {
         self.is_over
     }

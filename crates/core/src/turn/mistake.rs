@@ -223,7 +223,7 @@ impl PlanPath {
     const TOKEN_BYTES: usize = 48;
     const BYTES: usize = 256;
 
-    /// Goes one step down. Passing the returned value to [`Path::leave`] goes back up.
+    /// Goes one step down. Passing the returned value to [`PlanPath::leave`] goes back up.
     pub(super) fn enter(&mut self, token: impl fmt::Display) -> usize {
         let before = self.0.len();
         if before < Self::BYTES {

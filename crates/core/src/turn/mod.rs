@@ -5,8 +5,8 @@
 //! plan has one. At the deadline the agent gets the results so far, with the reason for each missing one. This module
 //! decides all of that and executes nothing:
 //!
-//! - [`Plan`] is a set of calls that was checked before anything runs, with all errors reported at once;
-//! - [`Turn`] is the state machine: it takes one [`Event`] and returns the next [`Step`]s;
+//! - [`TurnPlan`] is a set of calls that was checked before anything runs, with all errors reported at once;
+//! - [`TurnMachine`] is the state machine: it takes one [`TurnEvent`] and returns the next [`TurnStep`]s;
 //! - [`decide`] is the error handler: it returns the action for one failure and the reason for it;
 //! - [`trace`] is the trace of a turn, as events for programs and sentences for readers.
 //!
@@ -56,7 +56,7 @@ pub use result::{TurnCallOutcome, TurnCallResult, TurnEndReason, TurnResult, Tur
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TurnLimits {
     /// Calls in one plan. A higher value lets every turn hold more results at once. The maximum is
-    /// [`Limits::MAX_CALLS`].
+    /// [`TurnLimits::MAX_CALLS`].
     pub calls: usize,
     /// Dependencies in one plan, including those implied by a `$from`. The cost of a turn grows with them.
     pub edges: usize,

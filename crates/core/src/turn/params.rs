@@ -300,7 +300,7 @@ struct PointerSteps<'p> {
 }
 
 /// Descends once for all pointers with the same beginning. They are sorted, so those that share their first `level`
-/// steps are adjacent. Recursion ends at [`Limits::OUTPUT_DEPTH`], which also limits the pointers.
+/// steps are adjacent. Recursion ends at [`TurnLimits::OUTPUT_DEPTH`], which also limits the pointers.
 fn find_pieces(
     value: JsonValue<'_>,
     wanted: &[PointerSteps<'_>],

@@ -1,4 +1,4 @@
-//! The stored document of a turn: its current runner and the choices made in it. [`steadfast_core::turn::Hold`] decides
+//! The stored document of a turn: its current runner and the choices made in it. [`steadfast_core::turn::TurnHold`] decides
 //! the content of the document and its meaning.
 
 use std::fmt;

@@ -113,7 +113,7 @@ pub struct TurnResponse {
     #[serde(rename = "traceId")]
     pub trace: TraceId,
     /// Maximum bytes of output text to give to the caller for these calls. The outputs in the result are complete. See
-    /// [`Called::text_limit`].
+    /// [`CallResponse::text_limit`].
     #[serde(skip)]
     pub text_limits: BTreeMap<ToolCallId, usize>,
 }

@@ -418,7 +418,7 @@ struct OverlongMessage {
     refusal: Option<RpcMessage>,
 }
 
-/// The processes of a server, for [`Server::keep`].
+/// The processes of a server, for [`UpstreamServer::keep`].
 pub(crate) struct ServerProcesses(Option<IncarnationReceiver>);
 
 /// Returns a fault for a request that was not sent.

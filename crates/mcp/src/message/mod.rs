@@ -1,7 +1,7 @@
 //! One JSON-RPC message: the original bytes, and the places of the fields used for routing.
 //!
 //! Reading walks over the text once ([`crate::raw`]) and keeps places, no values. Changes in transit (ids, progress
-//! tokens, names, members of `_meta`) are spliced by a [`Rewrite`]. Every other byte is preserved.
+//! tokens, names, members of `_meta`) are spliced by a [`MessageRewrite`]. Every other byte is preserved.
 //!
 //! Both sides must understand a message in the same way. So a name that is repeated on a routed level is refused. A
 //! batch is refused because neither era of the protocol allows batches in streamable HTTP.
@@ -189,12 +189,12 @@ impl RpcMessage {
         self.places.meta.map(|place| self.at(place))
     }
 
-    /// Returns the value of one member of [`Message::meta`] as text.
+    /// Returns the value of one member of [`RpcMessage::meta`] as text.
     pub fn meta_member(&self, name: &str) -> Option<&str> {
         json_text::get(self.meta()?, name)
     }
 
-    /// Returns the value of one member of [`Message::meta`], if it is a string.
+    /// Returns the value of one member of [`RpcMessage::meta`], if it is a string.
     pub fn meta_text(&self, name: &str) -> Option<Cow<'_, str>> {
         json_text::string(self.meta_member(name)?)
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{MessageSpan, MessageSpans, RpcId, RpcMessage, locate};
 use crate::json_text::{self, JsonText};
 
-/// Changes to a message. [`Rewrite::finish`] makes all of them at once.
+/// Changes to a message. [`MessageRewrite::finish`] makes all of them at once.
 #[derive(Clone, Debug)]
 pub struct MessageRewrite<'m> {
     message: &'m RpcMessage,
@@ -32,7 +32,7 @@ impl<'m> MessageRewrite<'m> {
         self.param("name", JsonText::string(name))
     }
 
-    /// Sets one member of the parameters, in its place or else as the first one. For `_meta` use [`Rewrite::meta`].
+    /// Sets one member of the parameters, in its place or else as the first one. For `_meta` use [`MessageRewrite::meta`].
     pub fn param(mut self, name: &str, value: JsonText) -> Self {
         self.params.retain(|(other, _)| other != name);
         self.params.push((name.to_owned(), value));

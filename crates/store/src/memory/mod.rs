@@ -4,7 +4,7 @@
 //! are ready. The tables of the core decide, and [`shards`] executes their decisions.
 //!
 //! The number of records is limited. Open records are pinned. Of the finished ones, the least useful are evicted
-//! first (see [`evict`](Shards::make_room)). If the store is full of open records, the call is refused: evicting an
+//! first (see [`evict`](RecordShards::make_room)). If the store is full of open records, the call is refused: evicting an
 //! open record could run its call twice.
 
 mod documents;

@@ -17,16 +17,16 @@
 //! `rt-multi-thread`. A single case is a function: `suite::an_unknown_outcome_is_reported(fixture().await).await`.
 //! [`CASES`] lists them all.
 //!
-//! Fields of a [`Fixture`]:
+//! Fields of a [`StoreFixture`]:
 //!
 //! - `second` is another handle to the same data, as another process has it: a second connection to the file, a
 //!   second client of the server. It is `None` for a store of one process, and then `store` is used for both.
 //! - `time` is the manual clock that both handles use, or real time. Cases are written in *moments*. With real time,
 //!   the suite waits for a few of them, so a moment is short (50 ms). With a manual clock only, the suite checks that
 //!   something with a lifetime below an hour is still there, because a machine may be slower than any moment.
-//! - `leases` is what ends a lease: the end of a process (memory, SQLite), or time (Redis). [`Children`] are real
-//!   processes, which the default [`Neighbours`](crate::Neighbours) can check. [`Mortals`] are simulated, for a store
-//!   that takes a [`Sight`].
+//! - `leases` is what ends a lease: the end of a process (memory, SQLite), or time (Redis). [`ChildProcesses`] are real
+//!   processes, which the default [`LocalProcessMonitor`](crate::LocalProcessMonitor) can check. [`SimulatedProcesses`] are simulated, for a store
+//!   that takes a [`ProcessMonitor`].
 //! - `most` is the record limit of the store, if it has one. Some hundreds are enough. The store contains nothing
 //!   else.
 //! - `histories` is the number of random histories that are compared with the reference. Each has some hundred
@@ -115,7 +115,7 @@ pub trait KillableProcesses: fmt::Debug + Send + Sync {
     fn kill(&self, process: &ProcessIdentity);
 }
 
-/// Simulated processes, for a store that takes a [`Sight`].
+/// Simulated processes, for a store that takes a [`ProcessMonitor`].
 #[derive(Debug, Default)]
 pub struct SimulatedProcesses {
     spawned: AtomicU32,

@@ -1,6 +1,6 @@
 //! Logs: one redacted line per event, through one writer.
 //!
-//! Built-in events and the `tracing` events of every crate in the process ([`Logs::layer`]) become the same kind of
+//! Built-in events and the `tracing` events of every crate in the process ([`LogSink::layer`]) become the same kind of
 //! lines, so there is no other output. Texts go through [`redact::excerpt`]. Only values made by Steadfast (numbers,
 //! words, fingerprints, trace ids) are written unchanged.
 

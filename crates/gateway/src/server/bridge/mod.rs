@@ -1,7 +1,7 @@
 //! Translation between the two protocol eras: each client sees a server of its own era.
 //!
 //! The client's era is tried first, so that messages of one era pass unchanged. The other era is used only for a server
-//! that does not support the client's. The detected era is stored for the lifetime of the [`Server`].
+//! that does not support the client's. The detected era is stored for the lifetime of the [`UpstreamServer`].
 //!
 //! | module | purpose |
 //! | --- | --- |

@@ -1,12 +1,12 @@
 //! The server side of streamable HTTP, for both eras of the protocol.
 //!
-//! An [`Endpoint`] turns HTTP requests into messages for the layer above, which is a [`Front`], and its responses
+//! An [`Endpoint`] turns HTTP requests into messages for the layer above, which is a [`EndpointHandler`], and its responses
 //! into HTTP responses. It implements the rules of the transport (admission, headers, statuses, streams) and does not
 //! interpret the messages. It can be mounted in any server of [`http`] requests. [`serve`] is a small one.
 //!
 //! **Delivery.** [`Responder::finish`] returns a [`crate::delivery::Delivery`]. A response is *written* when the
 //! connection has handed all its bytes to the operating system. It is *delivered* when that connection then brings
-//! another message (other than a cancellation of that call), or is still open after a grace period. A [`Link`] tracks
+//! another message (other than a cancellation of that call), or is still open after a grace period. A [`DeliveryLink`] tracks
 //! the client side of a connection: [`serve`] creates one for each connection, and reports every flush and the end to
 //! it.
 //!
@@ -60,7 +60,7 @@ use crate::message::{RpcId, RpcMessage, RpcMessageKind, code};
 /// The layer above an endpoint.
 pub trait EndpointHandler: Send + Sync + 'static {
     /// Returns the principal for this bearer token (or none), or the reason for not admitting it. Compare in constant
-    /// time, as [`Tokens`] does.
+    /// time, as [`BearerTokens`] does.
     fn admit(&self, bearer: Option<&[u8]>) -> Result<Principal, AdmissionError>;
 
     /// Returns the supported protocol versions, for clients that request another one.

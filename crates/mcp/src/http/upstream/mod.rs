@@ -1,10 +1,10 @@
 //! The client side of streamable HTTP, for both eras of the protocol.
 //!
-//! A [`Server`] is one URL. [`Server::post`] sends a message. The response is empty, one message, or a stream. The
-//! legacy era can also listen ([`Server::listen`]), resume streams, and end its session ([`Server::end`]). A
-//! [`Failure`] records how far the message got. Only a message that was certainly not sent is retried here, on a
+//! A [`HttpUpstream`] is one URL. [`HttpUpstream::post`] sends a message. The response is empty, one message, or a stream. The
+//! legacy era can also listen ([`HttpUpstream::listen`]), resume streams, and end its session ([`HttpUpstream::end`]). A
+//! [`UpstreamFailure`] records how far the message got. Only a message that was certainly not sent is retried here, on a
 //! fresh connection. There is a timeout for connecting, but none for a response: the layer above limits the duration
-//! of a call, and ends it by dropping the future. Requests outside MCP use an [`Origin`].
+//! of a call, and ends it by dropping the future. Requests outside MCP use an [`HttpOrigin`].
 
 mod connect;
 mod failure;

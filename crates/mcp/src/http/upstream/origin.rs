@@ -1,6 +1,6 @@
 //! Plain HTTP requests over the same connections, for tools that are not MCP servers.
 //!
-//! These requests need the same report of how far they got ([`Failure`]), and the same handling of pooled connections
+//! These requests need the same report of how far they got ([`UpstreamFailure`]), and the same handling of pooled connections
 //! that close. Redirects are returned like any other response, and not followed.
 
 use std::sync::Arc;

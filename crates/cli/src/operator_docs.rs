@@ -47,7 +47,7 @@ fn every_alert_has_a_section_and_links_to_it() {
 fn the_reference_has_the_default_number_of_tools_with_metrics() {
     let config = steadfast::Config::load(&Sources::default()).unwrap();
     let most = config.global().metrics.tools;
-    assert!(METRICS.contains(&format!("beyond `metrics.tools` of them ({most} unless it is set)")), "{most}");
+    assert!(METRICS.contains(&format!("(`metrics.tools`, default {most})")), "{most}");
 }
 
 /// Returns the text between backticks, in a line or as a block.

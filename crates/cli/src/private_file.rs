@@ -83,7 +83,7 @@ mod tests {
         let link = folder.join("link");
         symlink(&file, &link).unwrap();
         assert!(read(&link).unwrap_err().to_string().contains("link"));
-        assert!(read(&folder).unwrap_err().to_string().contains("no file"));
+        assert!(read(&folder).unwrap_err().to_string().contains("not a file"));
         // Only privileged users may change the owner of a file.
         if chown(&file, Some(65_534), None).is_ok() {
             assert!(read(&file).unwrap_err().to_string().contains("another user"));

@@ -1012,10 +1012,7 @@ fn explain_asks_the_gateway_for_a_turn() {
         assert!(out.contains(part), "{part}: {out}");
     }
     let (out, err, code) = explain("nobody");
-    assert!(
-        code == 1 && err.contains("no stored call or turn has the id `nobody` is kept"),
-        "{code} {out}{err}"
-    );
+    assert!(code == 1 && err.contains("no stored call or turn has the id `nobody`"), "{code} {out}{err}");
     let (_, err, code) = explain("");
     assert!(code == 2 && err.contains("a value is required"), "{code} {err}");
     let (out, err, code) = explain("broken");

@@ -167,8 +167,8 @@ mod tests {
         assert_eq!(
             problems(&[("a.rs", one), ("b.rs", other)]),
             [
-                "b.rs:1: `Record` is defined in a.rs:1 too; a name has one meaning",
                 "a.rs:3: `Asked` does not say what the type is; name the thing",
+                "b.rs:1: `Record` is defined in a.rs:1 too; a name has one meaning",
                 "a.rs:5: `Way` does not say what the type is; name the thing",
             ]
         );

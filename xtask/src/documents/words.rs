@@ -148,7 +148,7 @@ impl NormalizedText {
             .filter(|&(at, _)| {
                 let before = self.text.get(..at).and_then(|text| text.chars().next_back());
                 let after = self.text.get(at + phrase.len()..).and_then(|text| text.chars().next());
-                ![before, after].into_iter().flatten().any(char::is_alphanumeric)
+                ![before, after].into_iter().flatten().any(|next| next.is_alphanumeric() || next == '_')
             })
             .filter_map(|(at, _)| self.offsets.get(at).copied())
             .collect();

@@ -351,7 +351,7 @@ asks! {
 pub struct GuardActivity {
     /// The stopped sessions, in the order of their keys.
     pub stopped: Vec<StoppedSession>,
-    /// The recent trips of the loop guard in this process, newest first.
+    /// The recent trips of the loop guard in this process, oldest first.
     pub trips: Vec<GuardTrip>,
     /// Cursor of the next page, for `after`. `null` on the last page.
     pub next: Option<String>,

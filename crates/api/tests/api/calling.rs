@@ -572,7 +572,7 @@ async fn sf_7_a_token_says_who_calls() {
     let said = post(&bob, &call).await;
     assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "forbidden"));
     let message = said.body["error"]["message"].as_str().unwrap();
-    assert!(message.contains("`bob`") && message.contains("leave it out"), "{message}");
+    assert!(message.contains("`bob`") && message.contains("omit it"), "{message}");
     let mut unnamed = call.clone();
     unnamed["target"].as_object_mut().unwrap().remove("actorId");
     let said = post(&bob, &unnamed).await;

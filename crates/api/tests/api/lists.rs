@@ -297,7 +297,7 @@ async fn what_no_list_can_give_is_refused_and_said() {
         let (status, body) = world.ask(&format!("{path}?after=nowhere")).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");
         assert!(
-            body["error"]["message"].as_str().unwrap().starts_with("after=nowhere is no place"),
+            body["error"]["message"].as_str().unwrap().starts_with("after=nowhere is not a cursor"),
             "{body}"
         );
     }

@@ -193,7 +193,7 @@ mod tests {
         let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         let text = fs::read_to_string(&path).unwrap();
         fs::remove_dir_all(&folder).unwrap();
-        assert!(why.contains("meanwhile"), "{why}");
+        assert!(why.contains("in the meantime"), "{why}");
         assert_eq!((text.as_str(), left), ("of the client", vec!["mcp.json".into()]));
     }
 }

@@ -195,8 +195,8 @@ pub(crate) fn rule_settings() -> &'static [Setting<RuleDraft>] {
                 "reach",
                 reach,
                 OptionalKind(REACHES),
-                "How far the call got; by the built-in rules if not set. If you set that a tool did not run, this is \
-                 your promise: calls are repeated on the strength of it."
+                "How far the call got; by the built-in rules if not set. If you set that a tool did not run, calls \
+                 are repeated, so it has to be true."
             ),
             setting!(
                 RuleDraft,

@@ -91,9 +91,9 @@ instruments! {
     turn_decisions "_total": Counter["strategy"] =
         "Decisions of the error handler about failures in turns (RETRY, ALTERNATIVE_TOOL, PARTIAL_SUCCESS, ESCALATE, GRACEFUL_FAILURE)";
     approvals_pending "": Gauge[] =
-        "Pending approval requests, including those of calls that were refused meanwhile";
+        "Pending approval requests, including those of calls that have been refused since";
     by_hand "_total": Counter["deed"] =
-        "Changes that operators made at run time (approved, denied, breaker_forced_open, breaker_reset, trust_reset, guard_reset, flushed, resolved, switched)";
+        "Changes that operators made at run time (approved, denied, breaker_forced_open, breaker_reset, trust_reset, recovery_approved, guard_reset, flushed, resolved, switched, loss_accepted)";
     server_processes "": Gauge["server", "state"] =
         "Processes of a server that steadfast starts, by state (idle, starting, up, ending, backing_off, down)";
     server_restarts "_total": Counter["server"] =

@@ -147,7 +147,7 @@ fn an_incomplete_tool_list_reports_no_tool_as_missing() {
     let (_, body) = post(&client, "/v1/calls", &envelope("burn", json!({ "id": "a" }), "ann"));
     let said = body["error"]["message"].as_str().unwrap();
     assert!(
-        said.contains("Unknown tool: burn") && !said.contains("There is no tool"),
+        said.contains("Unknown tool: burn") && !said.contains("There is no tool with this name here"),
         "the server said it: {said}"
     );
 }

@@ -537,12 +537,15 @@ fn servers_of_one_name_have_their_own_breakers_and_are_reported() {
     wait(|| both(&breakers()), || format!("both breakers, in:\n{}", breakers()));
     for command in ["status", "doctor"] {
         let (said, _) = world.steadfast(&[command]);
-        assert!(said.contains("are called db") && said.contains("/one") && said.contains("/two"), "{said}");
+        assert!(
+            said.contains("have the name db") && said.contains("/one") && said.contains("/two"),
+            "{said}"
+        );
     }
     // Each finds its own state again.
     drop((one, two));
     let status = || world.steadfast(&["status"]).0;
-    wait(|| !status().contains("are called db"), || format!("none but one, in:\n{}", status()));
+    wait(|| !status().contains("have the name db"), || format!("none but one, in:\n{}", status()));
     let mut two = start(&ledgers[1]);
     assert_eq!(two.call("pay", json!({ "id": "c" })).code.as_deref(), Some("circuit_open"));
 }

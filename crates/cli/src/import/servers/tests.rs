@@ -217,7 +217,7 @@ fn a_manually_wrapped_server_is_never_unwrapped() {
         let text = format!(r#"{{"mcpServers": {{"a": {{"command": "steadfast", "args": {args}}}}}}}"#);
         let (servers, new) = rewrite(&text, ConfigFormat::Json, JSON, &ImportRequest::Unwrap).unwrap();
         assert!(
-            matches!(&servers[0].verdict, ServerVerdict::Left(why) if why.contains("by hand")),
+            matches!(&servers[0].verdict, ServerVerdict::Left(why) if why.contains("manually")),
             "{servers:?}"
         );
         assert_eq!(new, text);

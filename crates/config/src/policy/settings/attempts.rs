@@ -187,7 +187,7 @@ pub(super) fn breaker() -> Vec<Setting<PolicyDraft>> {
             "breaker.force",
             breaker.force,
             WordKind(&[("no", BreakerForce::No), ("open", BreakerForce::Open)]),
-            "Keeps the breaker open, whatever happens."
+            "Keeps the breaker open until this setting changes."
         ),
     ]
 }

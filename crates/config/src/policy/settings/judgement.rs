@@ -67,7 +67,7 @@ pub(super) fn guard() -> Vec<Setting<PolicyDraft>> {
             "guard.repeated_success_after",
             guard.repeated_after,
             Count(2..=10_000),
-            "Number of equal successes from which on this applies."
+            "Number of equal successes that are reported as a repetition."
         ),
     ]
 }
@@ -117,7 +117,7 @@ pub(super) fn trust() -> Vec<Setting<PolicyDraft>> {
             "trust.severities",
             trust.severities,
             ListKind { item: SEVERITIES, least: 1, most: 12 },
-            "Which failures count. A security failure counts at once, whatever is written here."
+            "Which failures count. A security failure counts at once in any case."
         ),
         setting!(
             PolicyDraft,

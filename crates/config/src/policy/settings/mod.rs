@@ -153,7 +153,7 @@ fn general() -> Vec<Setting<PolicyDraft>> {
             "answer_by",
             time.answer_by,
             OptionalKind(span()),
-            "After this time the caller is answered that the call is still running, and the attempt continues. Keep \
+            "Time after which the caller gets the response that the call is still running. The attempt continues. Keep \
              it below the client's timeout."
         ),
         setting!(

@@ -147,7 +147,7 @@ pub(super) fn dedupe() -> Vec<Setting<PolicyDraft>> {
             "dedupe.on_store_failure",
             dedupe.on_store_failure,
             ON_FAILURE,
-            "Calls of class unknown when the store is down."
+            "What happens to calls of class unknown while the store is down."
         ),
         setting!(
             PolicyDraft,

@@ -126,7 +126,7 @@ fn explain_shows_the_events_the_deciding_rule_and_its_position() {
         }
         let (told, code) = gateway.said(&["explain", "r-again"]);
         assert_eq!(code, 0, "{told}");
-        for part in ["by dedupe.mode = ", "ended: success, given again"] {
+        for part in ["by dedupe.mode = ", "ended: success, replayed"] {
             assert!(told.contains(part), "{part}: {told}");
         }
     }

@@ -413,7 +413,7 @@ fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
         }
         let refused = client.answer(nested(127).as_bytes());
         assert!(
-            refused["error"]["message"].as_str().unwrap().contains("more than 128 containers"),
+            refused["error"]["message"].as_str().unwrap().contains("more than 128 levels deep"),
             "{refused}"
         );
         assert_eq!(world.count("pay deep"), 4);

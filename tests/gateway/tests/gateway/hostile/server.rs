@@ -186,7 +186,7 @@ fn sf_5_an_answer_beyond_the_hard_limit_is_reported_at_once_with_its_size_and_it
                 "{place}: {said:?}"
             );
             assert!(said.text.contains("it has 734003"), "{place}: {said:?}");
-            assert!(said.text.contains("at most 67108864"), "{place}: {said:?}");
+            assert!(said.text.contains("the limit is 67108864"), "{place}: {said:?}");
             assert_eq!(said.ours["recorded"], true, "{place}: {said:?}");
             let again = client.call_keyed("pay", arguments, place);
             assert_eq!(again.code.as_deref(), Some("result_not_kept"), "{place}: {again:?}");

@@ -172,7 +172,7 @@ impl Api {
         !is_lasting && self.access.is_operating(request.uri(), request.headers())
     }
 
-    /// Handles a request. If its extensions contain the [`Link`] of its connection, responses count as delivered when
+    /// Handles a request. If its extensions contain the [`DeliveryLink`] of its connection, responses count as delivered when
     /// that confirms it; otherwise when their bodies were taken.
     pub async fn respond<B>(&self, request: http::Request<B>) -> Response
     where

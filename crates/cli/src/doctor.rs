@@ -368,7 +368,7 @@ async fn look_into(config: &Config, found: &mut Findings) {
         let servers: Vec<_> = servers.iter().map(|one| format!("{} runs `{}`", one.name, one.runs)).collect();
         found.warn(
             "servers",
-            format!("{} are called {name}: {}", servers.len(), servers.join(", ")),
+            format!("{} have the name {name}: {}", servers.len(), servers.join(", ")),
             "give one of them another name; until then each has its own trust, breakers and history",
         );
     }

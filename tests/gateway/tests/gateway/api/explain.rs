@@ -138,7 +138,7 @@ fn explain_shows_the_events_the_deciding_rule_and_its_position() {
     );
     let (told, code) = gateway.said(&["explain", "r-nobody"]);
     assert_eq!(code, 1, "{told}");
-    assert!(told.contains("no stored call or turn has the id `r-nobody` is kept"), "{told}");
+    assert!(told.contains("no stored call or turn has the id `r-nobody`"), "{told}");
 }
 
 #[test]

@@ -81,7 +81,7 @@ pub struct ApprovalInput<'a> {
     pub shape: ArgumentRisk,
     /// Availability of an approver.
     pub channel: ApprovalChannel,
-    /// A matching grant, from [`Approvals::grant_for`].
+    /// A matching grant, from [`ApprovalLedger::grant_for`].
     pub grant: Option<GrantId>,
     /// Deadline of the call.
     pub deadline: Option<Timestamp>,

@@ -64,7 +64,7 @@ pub fn tool_schema() -> schemars::Schema {
     })
 }
 
-/// Returns the schema of an identifier: the rules of [`check_id`].
+/// Returns the schema of an identifier: the rules of `check_id`.
 #[cfg(feature = "schema")]
 pub fn id_schema() -> schemars::Schema {
     schemars::json_schema!({

@@ -118,7 +118,7 @@ pub(crate) struct EngineInner {
 pub struct CallResponse {
     /// The result.
     pub result: ResultEnvelope,
-    /// Handle for marking the response as [delivered](Engine::delivered), where that matters.
+    /// Handle for marking the response as [delivered](Engine::mark_delivered), where that matters.
     pub delivery: Option<DeliveryHandle>,
     /// Remarks of the loop guard for the model, one paragraph each. The error text of the result contains them too.
     /// They are for surfaces that pass the tool's own output on unchanged.
@@ -138,7 +138,7 @@ pub struct CallOptions {
     /// Details of the tool beyond its name.
     pub tool: Option<Arc<ToolInfo>>,
     /// Handling of equal calls without an idempotency key. A surface that joins them must report which responses were
-    /// [delivered](Engine::delivered): until then a response is replayed.
+    /// [delivered](Engine::mark_delivered): until then a response is replayed.
     pub equal_calls: EqualCallPolicy,
     /// The client's id of this dispatch, if it has one. A resend of the same dispatch gets the same response. Used only
     /// if there is no idempotency key.

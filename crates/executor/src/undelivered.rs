@@ -21,7 +21,7 @@ use crate::verification_log::OutcomeRecipient;
 pub struct UndeliveredResponse {
     /// The request that it responds to.
     pub request: RequestId,
-    /// The response. Mark its [arrival](Engine::delivered) like that of any other.
+    /// The response. Mark its [arrival](Engine::mark_delivered) like that of any other.
     pub called: CallResponse,
 }
 

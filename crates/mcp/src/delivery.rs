@@ -14,7 +14,7 @@
 //! connection. The session handles that.
 //!
 //! A [`DeliveryLink`] is one connection. The writer of a response holds its [`DeliveryTracker`]. The task that waits for the delivery
-//! holds the [`Delivery`].
+//! holds the [`PendingDelivery`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -59,7 +59,7 @@ pub struct PendingDelivery {
 }
 
 impl PendingDelivery {
-    /// Does the same as [`Delivery::settled`], and also calls the delivery callback.
+    /// Does the same as [`PendingDelivery::settled`], and also calls the delivery callback.
     pub async fn settled_with_callback(self, grace: Duration) -> DeliveryOutcome {
         let news = self.news.clone();
         let fate = self.settled(grace).await;
@@ -255,7 +255,7 @@ impl DeliveryLink {
         }
     }
 
-    /// Does the same as [`DeliveryLink::heard`], for a connection that is read and written by different tasks. A fast client
+    /// Does the same as [`DeliveryLink::record_message`], for a connection that is read and written by different tasks. A fast client
     /// can read a response and send its next message before the writer has recorded the write. So this waits for the
     /// writer, but only for a short time, because a client may not read at all.
     pub async fn record_message_after_write(&self, message: &RpcMessage) {

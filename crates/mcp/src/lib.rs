@@ -5,12 +5,12 @@
 //! order and white space of everything else are preserved.
 //!
 //! - [`message`]: one JSON-RPC message
-//! - [`raw`]: reading JSON without building a tree
+//! - [`json_text`]: reading JSON without building a tree
 //! - [`lines`]: messages as lines, for standard input and output
 //! - [`sse`]: messages as server-sent events
-//! - [`long`]: the beginning and end of a text that is too long to be a message
+//! - [`long_text`]: the beginning and end of a text that is too long to be a message
 //! - [`delivery`]: delivery of final responses to the client
-//! - [`http`]: streamable HTTP, [`http::server`] towards clients and [`http::back`] towards servers
+//! - [`http`]: streamable HTTP, [`http::server`] towards clients and [`http::upstream`] towards servers
 //!
 //! All buffers are bounded, and the parsers are plain functions over bytes.
 

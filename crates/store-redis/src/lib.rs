@@ -30,9 +30,9 @@
 //! | no persistence | everything; detected by a marker, see below |
 //!
 //! A lost claim can be made twice, and then its tool runs twice. A server that comes back **empty** is detected:
-//! every district of keys has a marker, and a process that finds another one than before sends [`News::Emptied`],
+//! every district of keys has a marker, and a process that finds another one than before sends [`StoreEvent::Emptied`],
 //! lets owners write their claims again, and for one lease refuses new claims of tools that must not run twice
-//! ([`ClaimVerdict::Closed`]). Records that it finds are still used. A replica that lags and takes over looks like
+//! ([`ClaimVerdict::StoreRecovering`]). Records that it finds are still used. A replica that lags and takes over looks like
 //! the old primary, and is not detected. Use [`WriteConfirmation`] against that.
 //!
 //! The server must not evict (`maxmemory-policy noeviction`): an evicted record is lost, and this is not detected.

@@ -25,7 +25,7 @@ pub struct TurnEnvelope {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<EnvelopeTrace>"))]
     pub trace: EnvelopeTrace,
-    /// Plan of the turn, parsed by [`ApprovalPlan::parse`](crate::turn::ApprovalPlan::parse).
+    /// Plan of the turn, parsed by [`TurnPlan::parse`](crate::turn::TurnPlan::parse).
     #[cfg_attr(feature = "schema", schemars(with = "crate::turn::shape::PlanSchema"))]
     pub plan: RawJson,
     /// Unknown fields.

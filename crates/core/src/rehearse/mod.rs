@@ -22,7 +22,7 @@
 //!
 //! A replayed call that runs although it did not run, or once more than it did, has no recorded result. It ends as
 //! [not known](ReplayEnd::NotKnown), and its only effect on the machines is doubt: later calls that use the same tool,
-//! session or record are marked as [in doubt](ReplayedCall::is_unsafe_to_repeat). An attempt that starts at another time than
+//! session or record are marked as in doubt. An attempt that starts at another time than
 //! recorded is assumed to have the recorded result after the recorded duration.
 //!
 //! Texts of tools and parameters are not recorded. Decisions based on them (classification rules, dangerous shapes, the

@@ -7,7 +7,7 @@
 //!
 //! Finished calls are counted, not attempts, and only failures whose severity is in the rule's filter: a model with
 //! wrong arguments says nothing about the tool. Expiry is decided on each query, so there are no timers, and
-//! [`TrustLedger::standing`] never writes.
+//! [`TrustLedger::check`] never writes.
 //!
 //! | file | subject |
 //! | --- | --- |

@@ -118,7 +118,7 @@ pub enum TurnStep {
         /// The timeout of the plan for one attempt.
         timeout: Option<Duration>,
         /// The choice that was made for the call. The driver stores it before it sends the call, so that the turn can
-        /// be resubmitted; see [`TurnLease::choosing`](super::TurnLease::choosing).
+        /// be resubmitted; see [`TurnLease::document_with_choice`](super::TurnLease::document_with_choice).
         choice: CandidateChoice,
     },
     /// Stop a running call.

@@ -55,7 +55,7 @@ pub struct TurnLease {
 /// The result of an attempt to take a turn.
 #[derive(Clone, Debug)]
 pub enum TurnAcquisition {
-    /// The turn is taken once [`TurnLease::kept`] is written.
+    /// The turn is taken once [`TurnLease::document`] is written.
     Acquired(TurnLease, SubmissionHistory),
     /// Another submission runs the turn, until this time at the latest.
     Busy(Timestamp),

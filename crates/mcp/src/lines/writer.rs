@@ -100,7 +100,7 @@ impl LineSender {
         self.queue(message, None, Some(taken)).await
     }
 
-    /// Queues the final response to a request. Waits while the queue is full. Returns a [`Delivery`] that waits for
+    /// Queues the final response to a request. Waits while the queue is full. Returns a [`PendingDelivery`] that waits for
     /// its arrival.
     pub async fn send_response(&self, response: &RpcMessage) -> Result<PendingDelivery, LineWriteError> {
         self.answer_with_callback(response, None).await

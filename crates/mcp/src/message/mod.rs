@@ -1,6 +1,6 @@
 //! One JSON-RPC message: the original bytes, and the places of the fields used for routing.
 //!
-//! Reading walks over the text once ([`crate::raw`]) and keeps places, no values. Changes in transit (ids, progress
+//! Reading walks over the text once ([`crate::json_text`]) and keeps places, no values. Changes in transit (ids, progress
 //! tokens, names, members of `_meta`) are spliced by a [`MessageRewrite`]. Every other byte is preserved.
 //!
 //! Both sides must understand a message in the same way. So a name that is repeated on a routed level is refused. A

@@ -1,10 +1,10 @@
 //! The server side of streamable HTTP, for both eras of the protocol.
 //!
-//! An [`Endpoint`] turns HTTP requests into messages for the layer above, which is a [`EndpointHandler`], and its responses
+//! An [`HttpEndpoint`] turns HTTP requests into messages for the layer above, which is a [`EndpointHandler`], and its responses
 //! into HTTP responses. It implements the rules of the transport (admission, headers, statuses, streams) and does not
 //! interpret the messages. It can be mounted in any server of [`http`] requests. [`serve`] is a small one.
 //!
-//! **Delivery.** [`Responder::finish`] returns a [`crate::delivery::Delivery`]. A response is *written* when the
+//! **Delivery.** [`Responder::finish`] returns a [`crate::delivery::PendingDelivery`]. A response is *written* when the
 //! connection has handed all its bytes to the operating system. It is *delivered* when that connection then brings
 //! another message (other than a cancellation of that call), or is still open after a grace period. A [`DeliveryLink`] tracks
 //! the client side of a connection: [`serve`] creates one for each connection, and reports every flush and the end to

@@ -46,7 +46,7 @@ impl Responder {
         Notifier(Arc::clone(&self.pipe))
     }
 
-    /// Sends the final response. Returns a [`Delivery`] that waits for its arrival.
+    /// Sends the final response. Returns a [`PendingDelivery`] that waits for its arrival.
     pub fn finish(self, response: RpcMessage) -> PendingDelivery {
         self.pipe.finish(response, None)
     }

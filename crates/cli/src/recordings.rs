@@ -148,10 +148,8 @@ mod tests {
     #[test]
     fn each_setting_that_cannot_be_rehearsed_is_a_setting_of_calls() {
         let config = Config::load(&Sources::default()).unwrap();
-        let tool = ToolRef {
-            namespace: Namespace::new("bank").unwrap(),
-            tool: ToolName::new("pay").unwrap(),
-        };
+        let tool =
+            ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() };
         let explained = config.explain(&tool, AnnotationHints::default(), None).settings;
         for known in NEEDS_PARAMETERS {
             assert!(explained.iter().any(|setting| setting.setting.starts_with(known)), "{known}");

@@ -15,7 +15,6 @@
 //! A denial answers the calls that wait for it and is then deleted: the next call asks again.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -275,16 +274,20 @@ pub enum DecisionEffect {
 }
 
 /// The reason why a decision was not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApprovalDecisionError {
     /// No such request is open: it was decided, expired or dropped.
+    #[error("the request is no longer pending: it was decided, it expired, or newer requests displaced it")]
     Gone,
     /// The tool is blocked, and only an operator may let it run.
+    #[error("the tool is blocked: only an operator can approve its calls")]
     OperatorOnly,
     /// The tool is blocked, and its calls are approved one by one.
+    #[error("the tool is blocked: approve single calls, or reset it")]
     OnlyOnce,
     /// The grant would end before it begins.
+    #[error("the grant would end before it begins; set a later time")]
     EndsInThePast,
 }
 
@@ -297,21 +300,6 @@ impl ApprovalDecisionError {
         }
     }
 }
-
-impl fmt::Display for ApprovalDecisionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gone => {
-                "the request is no longer pending: it was decided, it expired, or newer requests displaced it"
-            }
-            Self::OperatorOnly => "the tool is blocked: only an operator can approve its calls",
-            Self::OnlyOnce => "the tool is blocked: approve single calls, or reset it",
-            Self::EndsInThePast => "the grant would end before it begins; set a later time",
-        })
-    }
-}
-
-impl std::error::Error for ApprovalDecisionError {}
 
 /// The state of a request, as a waiting call sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

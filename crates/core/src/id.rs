@@ -10,32 +10,21 @@ use sha2::{Digest as _, Sha256};
 pub const MAX_ID_LENGTH: usize = 256;
 
 /// The reason why a text is not a valid identifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidId {
     /// The text is empty.
+    #[error("must not be empty")]
     Empty,
     /// The text is longer than [`MAX_ID_LENGTH`].
+    #[error("is {length} characters long, at most {MAX_ID_LENGTH} are allowed")]
     TooLong {
         /// Its length in characters.
         length: usize,
     },
     /// The text has a control character, which would break logs and headers.
+    #[error("must not contain control characters")]
     ControlCharacter,
 }
-
-impl fmt::Display for InvalidId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => write!(f, "must not be empty"),
-            Self::TooLong { length } => {
-                write!(f, "is {length} characters long, at most {MAX_ID_LENGTH} are allowed")
-            }
-            Self::ControlCharacter => write!(f, "must not contain control characters"),
-        }
-    }
-}
-
-impl std::error::Error for InvalidId {}
 
 /// Checks that a text is a valid identifier. The same rules apply to other short texts, such as tags and keys.
 pub(crate) fn check_id(text: &str) -> Result<(), InvalidId> {

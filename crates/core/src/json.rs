@@ -41,7 +41,8 @@ impl JsonLimits {
 }
 
 /// A JSON error with its position.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem} at byte {offset}")]
 pub struct JsonError {
     /// The byte offset at which reading stopped.
     pub offset: usize,
@@ -61,14 +62,6 @@ impl JsonError {
         }
     }
 }
-
-impl fmt::Display for JsonError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at byte {}", self.problem, self.offset)
-    }
-}
-
-impl std::error::Error for JsonError {}
 
 /// A position in a text, counted from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 //! fields are those of the report interface for plugins, spelled as in the envelopes. The namespace of the tool is its
 //! plugin, else its service, else the host.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::Timestamp;
@@ -79,40 +78,20 @@ pub enum ReportKind {
 }
 
 /// The reason why a report is not valid. Sending it again does not help.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
     /// The report is not JSON, or too large, or too deep.
-    Json(JsonError),
+    #[error("the report is not valid JSON: {0}")]
+    Json(#[source] JsonError),
     /// The JSON is not a valid report.
+    #[error("the report is not valid: {}", EnvelopeProblem::list(.problems, *.more))]
     Fields {
         /// Problems by field.
         problems: Vec<EnvelopeProblem>,
         /// Number of further problems that are not listed.
         more: usize,
     },
-}
-
-impl fmt::Display for ReportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Json(error) => write!(f, "the report is not valid JSON: {error}"),
-            Self::Fields { problems, more } => {
-                let listed: Vec<_> = problems.iter().map(ToString::to_string).collect();
-                write!(f, "the report is not valid: {}", listed.join("; "))?;
-                if *more > 0 { write!(f, "; and {more} more") } else { Ok(()) }
-            }
-        }
-    }
-}
-
-impl std::error::Error for ReportError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Json(error) => Some(error),
-            Self::Fields { .. } => None,
-        }
-    }
 }
 
 impl ToolReport {

@@ -53,30 +53,21 @@ impl fmt::Display for VerificationCall {
 }
 
 /// The reason why a setting is not a valid verification call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidVerificationCall {
     /// The tool is not named as `server/tool`.
+    #[error("does not name its tool as `server/tool`")]
     Tool,
     /// The params are not an object.
+    #[error("has params that are not a table")]
     Params,
     /// A template in the params or in the value is not valid.
+    #[error("has an unmatched brace or a placeholder without a name")]
     Template,
     /// The condition is not a JSON pointer, an equals sign and a value.
+    #[error("has a ran_if that is not a JSON pointer, `=` and a value")]
     Condition,
 }
-
-impl fmt::Display for InvalidVerificationCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tool => "does not name its tool as `server/tool`",
-            Self::Params => "has params that are not a table",
-            Self::Template => "has an unmatched brace or a placeholder without a name",
-            Self::Condition => "has a ran_if that is not a JSON pointer, `=` and a value",
-        })
-    }
-}
-
-impl std::error::Error for InvalidVerificationCall {}
 
 /// The finding of a verification.
 #[derive(Clone, Debug, PartialEq, Eq)]

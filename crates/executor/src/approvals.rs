@@ -26,24 +26,15 @@ use crate::engine::{Engine, EngineInner};
 use crate::telemetry_hooks::SystemEvent;
 
 /// Reason why a decision on an approval request was not accepted.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ApprovalError {
     /// The decision does not fit the request.
+    #[error("{0}")]
     NotDecided(ApprovalDecisionError),
     /// The store failed. The decision may be sent again.
+    #[error("the decision could not be stored: {0}")]
     Store(StoreError),
 }
-
-impl fmt::Display for ApprovalError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotDecided(why) => why.fmt(f),
-            Self::Store(error) => write!(f, "the decision could not be stored: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for ApprovalError {}
 
 /// An interface to the user at the client, for approval requests.
 pub trait ApprovalPrompter: fmt::Debug + Send + Sync {

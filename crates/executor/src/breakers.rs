@@ -47,18 +47,9 @@ macro_rules! name_pattern {
 }
 
 /// A text that is not a valid breaker key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a valid breaker key: use tool:SERVER:TOOL or dependency:NAME, as in the list of breakers")]
 pub struct InvalidBreakerKey;
-
-impl fmt::Display for InvalidBreakerKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "not a valid breaker key: use tool:SERVER:TOOL or dependency:NAME, as in the list of breakers",
-        )
-    }
-}
-
-impl std::error::Error for InvalidBreakerKey {}
 
 /// Bytes that URLs may change are written as `=` and two digits, so that URL decoding does not change the name.
 impl fmt::Display for BreakerKey {

@@ -5,7 +5,6 @@
 //! be repeated, and the backoff has already passed.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -56,12 +55,14 @@ pub enum HeartbeatReply {
 }
 
 /// Reason for the rejection of a report or heartbeat.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
     /// There is no such call: it was never begun, or ended long ago.
+    #[error("there is no such call: it was never begun here, or it has ended. Begin it again")]
     NoSuchCall,
     /// This attempt was ended. Another one may have been ordered since.
+    #[error("this attempt was ended before the report came; what it did is not known here")]
     NotThisAttempt,
 }
 
@@ -74,21 +75,6 @@ impl HostError {
         }
     }
 }
-
-impl fmt::Display for HostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoSuchCall => {
-                "there is no such call: it was never begun here, or it has ended. Begin it again"
-            }
-            Self::NotThisAttempt => {
-                "this attempt was ended before the report came; what it did is not known here"
-            }
-        })
-    }
-}
-
-impl std::error::Error for HostError {}
 
 /// The calls that hosts run.
 #[derive(Debug, Default)]

@@ -6,8 +6,8 @@
 //! request overwrites the other.
 //!
 //! The state is not secret and grants nothing by itself. It names the approval request that was shown and carries a
-//! message authentication code that only this process can compute. It counts only for a call with the same tool,
-//! arguments and conversation. After a restart the code is no longer valid and the user is asked again.
+//! seal that only this process can make. It counts only for a call with the same tool, arguments and conversation.
+//! After a restart the seal is no longer valid and the user is asked again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,6 +31,7 @@ use steadfast_mcp::message::{RpcId, RpcMessage};
 use tokio::sync::oneshot;
 
 use crate::client::RequestChannel;
+use crate::seal::SealKey;
 use crate::server::cancel;
 
 /// Asks the user of the client that made one call.
@@ -302,11 +303,11 @@ impl Drop for ElicitationCancelGuard<'_> {
 /// Removes the gateway's own parameters from a request. Returns the request and the decision that it carries.
 pub(crate) fn unwrapped(request: RpcMessage) -> (RpcMessage, Option<ReturnedDecision>) {
     let Some(text) = request.param_text("requestState") else { return (request, None) };
-    let Some((code, written)) = text.strip_prefix(STATE).and_then(|rest| rest.split_once('.')) else {
+    let Some((seal, written)) = text.strip_prefix(STATE).and_then(|rest| rest.split_once('.')) else {
         return (request, None);
     };
     let Ok(state) = serde_json::from_str::<State>(written) else { return (request, None) };
-    let is_ours = sealed(written).is_some_and(|right| same(code, &right)) && now() < state.expires;
+    let is_ours = seal_key().is_some_and(|key| key.verifies(written, seal)) && now() < state.expires;
     let said =
         request.param("inputResponses").and_then(|all| json_text::get(all, QUESTION)).and_then(decision);
     let brought = match (is_ours, said, Digest::from_hex(&state.arguments)) {
@@ -351,8 +352,8 @@ fn state(id: ParkedRequestId, request: &ParkedRequest, carried: &ClientInput) ->
         input_responses: carried.input_responses.clone(),
     };
     let written = serde_json::to_string(&state).ok()?;
-    let code = sealed(&written)?;
-    Some(format!("{STATE}{code}.{written}"))
+    let seal = seal_key()?.seal(&written);
+    Some(format!("{STATE}{seal}.{written}"))
 }
 
 fn question_result(form: &serde_json::Value, state: &str) -> ToolOutput {
@@ -388,22 +389,10 @@ impl ClientInput {
     }
 }
 
-/// Returns the message authentication code of a text, made with the key of this process.
-fn sealed(text: &str) -> Option<String> {
-    static KEY: OnceLock<Option<[u8; 32]>> = OnceLock::new();
-    let key = KEY.get_or_init(|| {
-        let mut key = [0; 32];
-        getrandom::fill(&mut key).ok().map(|()| key)
-    });
-    let key = key.as_ref()?;
-    let inner = Digest::of(&[key, text.as_bytes()].concat());
-    Some(Digest::of(&[key.as_slice(), inner.as_bytes()].concat()).to_hex())
-}
-
-/// Compares in constant time.
-fn same(given: &str, right: &str) -> bool {
-    let differs = given.bytes().zip(right.bytes()).fold(0, |differs, (one, other)| differs | (one ^ other));
-    given.len() == right.len() && differs == 0
+/// Returns the key of this process.
+fn seal_key() -> Option<&'static SealKey> {
+    static KEY: OnceLock<Option<SealKey>> = OnceLock::new();
+    KEY.get_or_init(SealKey::new).as_ref()
 }
 
 fn now() -> u64 {

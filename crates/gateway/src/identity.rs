@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 
 use http::HeaderMap;
 use steadfast_core::call::{CallId, EqualCallPolicy};
@@ -103,24 +102,15 @@ impl RequestContext {
 }
 
 /// The reason for which an idempotency key is invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnusableKey {
     /// It is not a string, or not one that a header can carry.
+    #[error("must be a string, and in a header only printable ASCII characters")]
     NotText,
     /// It is not a valid key.
+    #[error("{0}")]
     Invalid(InvalidId),
 }
-
-impl fmt::Display for UnusableKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotText => write!(f, "must be a string, and in a header only printable ASCII characters"),
-            Self::Invalid(why) => why.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for UnusableKey {}
 
 /// Returns the idempotency key: the first one in order of precedence. All places are checked, so that no invalid key is
 /// ignored.

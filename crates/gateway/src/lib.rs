@@ -31,6 +31,7 @@
 //! | `turn` | a built-in tool that runs several calls |
 //! | `json_parts` | JSON assembled from parts |
 //! | `local` | the identity of the local client, and names for servers without one |
+//! | `seal` | seals on texts that clients carry |
 
 mod approval;
 mod call;
@@ -51,6 +52,7 @@ mod pool;
 mod reliability;
 mod request_notifications;
 mod responses;
+mod seal;
 mod server;
 mod servers;
 mod session;
@@ -68,6 +70,7 @@ pub use listener::{GatewayEndpoint, Listener, OperatorAccess};
 pub use local::{namespace_of, namespace_of_url};
 pub use pool::ServerPool;
 pub use reliability::BuiltinTools;
+pub use seal::SealKey;
 pub use server::Backend;
 pub use stdio_client::{StdioClient, wrap};
 pub use views::{EndView, InstanceState, InstanceView, ServerView, SessionView};

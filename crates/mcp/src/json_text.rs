@@ -158,7 +158,8 @@ pub(crate) fn write_string(out: &mut String, text: &str) {
 }
 
 /// A JSON error, with its position.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem} at byte {at}")]
 pub struct JsonSyntaxError {
     /// The byte at which reading stopped.
     pub at: usize,
@@ -167,32 +168,21 @@ pub struct JsonSyntaxError {
 }
 
 /// A problem in a text that must be JSON.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonProblem {
     /// The text is not UTF-8.
+    #[error("not UTF-8")]
     NotUtf8,
     /// The text is not JSON. Contains what was expected instead.
+    #[error("expected {0}")]
     NotJson(&'static str),
     /// The containers are nested too deep.
+    #[error("nested more than {DEPTH} levels deep")]
     TooDeep,
     /// A name is repeated on a routed level.
+    #[error("the name {0:?} is repeated")]
     Twice(Box<str>),
 }
-
-impl fmt::Display for JsonSyntaxError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.problem {
-            JsonProblem::NotUtf8 => write!(f, "not UTF-8 at byte {}", self.at),
-            JsonProblem::NotJson(expected) => write!(f, "expected {expected} at byte {}", self.at),
-            JsonProblem::TooDeep => {
-                write!(f, "nested more than {DEPTH} levels deep at byte {}", self.at)
-            }
-            JsonProblem::Twice(name) => write!(f, "the name {name:?} is repeated at byte {}", self.at),
-        }
-    }
-}
-
-impl std::error::Error for JsonSyntaxError {}
 
 /// Number of containers of a message that are read by name: the message, its parameters, their `_meta`.
 pub(crate) const ROUTED_LEVELS: usize = 3;

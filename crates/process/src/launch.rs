@@ -1,9 +1,7 @@
 //! The description of a server to start, and the errors of a failed start.
 
 use std::env;
-use std::error::Error;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -28,30 +26,37 @@ pub struct Launch {
 }
 
 /// Reason why a server could not be started.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// The command does not exist.
+    #[error("there is no command `{}`{}", .program.display(), hint(.program))]
     NotFound {
         /// The command as it was given.
         program: OsString,
     },
     /// The file exists and cannot be executed.
+    #[error("`{path}` is there but cannot be executed; is it a program, and may you run it?")]
     NotExecutable {
         /// Path of the file.
         path: PathBuf,
     },
     /// The file exists, but the program that its first line names does not.
+    #[error(
+        "`{path}` is there, but not the program that its first line names; install that, or name it as the command"
+    )]
     InterpreterMissing {
         /// Path of the file.
         path: PathBuf,
     },
     /// The working folder does not exist, or is not a folder.
+    #[error("there is no folder `{folder}` to run in; make it, or give another")]
     FolderMissing {
         /// The folder as it was given.
         folder: PathBuf,
     },
     /// The system refused to start it.
+    #[error("`{path}` could not be started: {source}")]
     Refused {
         /// Path of the program.
         path: PathBuf,
@@ -59,6 +64,7 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// A pipe or the leash failed.
+    #[error("the supervising process (leash) of the server could not be started: {source}")]
     Leash {
         /// The error.
         source: io::Error,
@@ -127,56 +133,17 @@ impl LaunchError {
     }
 }
 
-impl fmt::Display for LaunchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotFound { program } if has_separator(program) => {
-                write!(f, "there is no command `{}`; check its path", program.display())
-            }
-            Self::NotFound { program } => write!(
-                f,
-                "there is no command `{}` in PATH; give its full path, or a PATH in the server's environment",
-                program.display()
-            ),
-            Self::NotExecutable { path } => {
-                write!(
-                    f,
-                    "`{}` is there but cannot be executed; is it a program, and may you run it?",
-                    path.display()
-                )
-            }
-            Self::InterpreterMissing { path } => write!(
-                f,
-                "`{}` is there, but not the program that its first line names; install that, or name it as the command",
-                path.display()
-            ),
-            Self::FolderMissing { folder } => {
-                write!(f, "there is no folder `{}` to run in; make it, or give another", folder.display())
-            }
-            Self::Refused { path, source } => {
-                write!(f, "`{}` could not be started: {source}", path.display())
-            }
-            Self::Leash { source } => {
-                write!(f, "the supervising process (leash) of the server could not be started: {source}")
-            }
-        }
-    }
-}
-
-impl Error for LaunchError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Refused { source, .. } | Self::Leash { source } => Some(source),
-            Self::NotFound { .. }
-            | Self::NotExecutable { .. }
-            | Self::InterpreterMissing { .. }
-            | Self::FolderMissing { .. } => None,
-        }
-    }
-}
-
 /// The `PATH` of systems that define none.
 const DEFAULT_PATH: &str = if cfg!(windows) { "" } else { "/usr/local/bin:/usr/bin:/bin" };
+
+/// Returns what to do about a program that does not exist.
+fn hint(program: &OsStr) -> &'static str {
+    if has_separator(program) {
+        "; check its path"
+    } else {
+        " in PATH; give its full path, or a PATH in the server's environment"
+    }
+}
 
 fn has_separator(program: &OsStr) -> bool {
     program.as_encoded_bytes().iter().any(|byte| *byte == b'/' || (cfg!(windows) && *byte == b'\\'))

@@ -15,8 +15,6 @@
 //! | `<prefix>{<journal>}:j` | the entries of a journal |
 //! | `<prefix>{<journal>}:s:<subject>` | the entries about a subject |
 
-use std::fmt;
-
 use steadfast_core::id::Digest;
 use steadfast_core::key::RecordKey;
 use steadfast_store::{DocumentKind, DocumentName, Journal};
@@ -26,7 +24,8 @@ use steadfast_store::{DocumentKind, DocumentName, Journal};
 pub struct KeyPrefix(String);
 
 /// The error for a text that is not a valid prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a key prefix has at most 64 letters, digits and the signs : . _ -; choose another one")]
 pub struct InvalidKeyPrefix;
 
 impl KeyPrefix {
@@ -47,14 +46,6 @@ impl Default for KeyPrefix {
         Self("steadfast:".to_owned())
     }
 }
-
-impl fmt::Display for InvalidKeyPrefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key prefix has at most 64 letters, digits and the signs : . _ -; choose another one")
-    }
-}
-
-impl std::error::Error for InvalidKeyPrefix {}
 
 /// A group of keys with the same hash tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

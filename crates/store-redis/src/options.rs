@@ -95,22 +95,36 @@ pub enum WriteConfirmation {
 }
 
 /// The reason why a URL is invalid. Does not show the URL, which may contain a password.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRedisUrl {
     /// The scheme is unknown.
+    #[error(
+        "the redis url must begin with one of redis://, rediss://, redis+sentinel://, redis+cluster:// (or rediss+…, \
+         valkey…): write redis://host:6379"
+    )]
     Scheme,
     /// The host is missing or invalid.
+    #[error(
+        "the redis url has no host: write redis://host:6379; several, with commas, only for sentinel and cluster"
+    )]
     Host,
     /// The port is not a number.
+    #[error("a port in the redis url is not a number up to 65535: write redis://host:6379")]
     Port,
     /// The database is not a number.
+    #[error("the database in the redis url is not a number: write redis://host:6379/0")]
     Database,
     /// There are sentinels, but no service name.
+    #[error("the redis url has no service name for the sentinels: write redis+sentinel://host:26379/name")]
     Service,
     /// A `%` in the user or the password is not followed by two hexadecimal digits.
+    #[error(
+        "the user or password in the redis url has a % that is not followed by two hexadecimal digits: write %25 for it"
+    )]
     Escape,
     /// A Cluster has only database 0.
+    #[error("a redis cluster has only database 0: leave the number out")]
     ClusterDatabase,
 }
 
@@ -276,28 +290,6 @@ impl fmt::Debug for RedisLogin {
         f.write_str(if self.password.is_some() { "Login(…)" } else { "Login" })
     }
 }
-
-impl fmt::Display for InvalidRedisUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Scheme => {
-                "the redis url must begin with one of redis://, rediss://, redis+sentinel://, redis+cluster:// (or rediss+…, valkey…): write redis://host:6379"
-            }
-            Self::Host => "the redis url has no host: write redis://host:6379; several, with commas, only for sentinel and cluster",
-            Self::Port => "a port in the redis url is not a number up to 65535: write redis://host:6379",
-            Self::Database => "the database in the redis url is not a number: write redis://host:6379/0",
-            Self::Service => {
-                "the redis url has no service name for the sentinels: write redis+sentinel://host:26379/name"
-            }
-            Self::Escape => {
-                "the user or password in the redis url has a % that is not followed by two hexadecimal digits: write %25 for it"
-            }
-            Self::ClusterDatabase => "a redis cluster has only database 0: leave the number out",
-        })
-    }
-}
-
-impl std::error::Error for InvalidRedisUrl {}
 
 #[cfg(test)]
 mod tests {

@@ -5,12 +5,12 @@
 //! it, after a second check. The same is true for a loss of commits: the note beside the file (see [`note`]) is read
 //! before the file is, and a file that is behind its note has lost some.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
-use std::{error, fmt};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, params};
@@ -76,17 +76,26 @@ pub(crate) struct PreparedFile {
 }
 
 /// The reason why a state file cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SqliteOpenError {
     /// The folder is missing and cannot be created, or is not writable.
+    #[error(
+        "the state folder {folder} cannot be used: {why}; make it writable for this user, or set `store.path` to another \
+         place"
+    )]
     Folder {
         /// The folder.
         folder: PathBuf,
         /// The cause.
+        #[source]
         why: io::Error,
     },
     /// The file, or one that SQLite keeps beside it, cannot be read and written.
+    #[error(
+        "the state file {path} cannot be used: {why}; make it and its folder writable for this user, or set `store.path` \
+         to another place"
+    )]
     File {
         /// The path.
         path: PathBuf,
@@ -94,6 +103,9 @@ pub enum SqliteOpenError {
         why: String,
     },
     /// The file is not a state file of Steadfast.
+    #[error(
+        "{path} is {what}, not a state file of steadfast: set `store.path` to another place, or move it away"
+    )]
     Foreign {
         /// The path.
         path: PathBuf,
@@ -101,6 +113,10 @@ pub enum SqliteOpenError {
         what: String,
     },
     /// The state file is damaged.
+    #[error(
+        "the state file {path} is damaged ({what}): restore a backup, or move it away to start with an empty one; calls \
+         with a key that it contains are then refused until `steadfast state accept`"
+    )]
     Damaged {
         /// The path.
         path: PathBuf,
@@ -108,6 +124,11 @@ pub enum SqliteOpenError {
         what: String,
     },
     /// A newer version of Steadfast has written the file.
+    #[error(
+        "the state file {path} has version {found}, this program supports up to {}: update steadfast, or set `store.path` \
+         to another place",
+        schema::VERSION
+    )]
     Newer {
         /// The path.
         path: PathBuf,
@@ -115,6 +136,7 @@ pub enum SqliteOpenError {
         found: i64,
     },
     /// Another process holds the file, and does not release it.
+    #[error("the state file {path} is held by another process for too long: check for a process that hangs")]
     Busy {
         /// The path.
         path: PathBuf,
@@ -660,56 +682,5 @@ pub(crate) fn sql_error(path: &Path, error: &rusqlite::Error) -> SqliteOpenError
             why: "it cannot be opened, or no file can be created beside it".into(),
         },
         Some(_) | None => SqliteOpenError::File { path, why: error.to_string() },
-    }
-}
-
-impl fmt::Display for SqliteOpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Folder { folder, why } => write!(
-                f,
-                "the state folder {} cannot be used: {why}; make it writable for this user, or set `store.path` to another place",
-                folder.display()
-            ),
-            Self::File { path, why } => write!(
-                f,
-                "the state file {} cannot be used: {why}; make it and its folder writable for this user, or set `store.path` to another place",
-                path.display()
-            ),
-            Self::Foreign { path, what } => write!(
-                f,
-                "{} is {what}, not a state file of steadfast: set `store.path` to another place, or move it away",
-                path.display()
-            ),
-            Self::Damaged { path, what } => write!(
-                f,
-                "the state file {} is damaged ({what}): restore a backup, or move it away to start with an empty one; calls with a key that it contains are then refused until `steadfast state accept`",
-                path.display()
-            ),
-            Self::Newer { path, found } => write!(
-                f,
-                "the state file {} has version {found}, this program supports up to {}: update steadfast, or set `store.path` to another place",
-                path.display(),
-                schema::VERSION
-            ),
-            Self::Busy { path } => write!(
-                f,
-                "the state file {} is held by another process for too long: check for a process that hangs",
-                path.display()
-            ),
-        }
-    }
-}
-
-impl error::Error for SqliteOpenError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Folder { why, .. } => Some(why),
-            Self::File { .. }
-            | Self::Foreign { .. }
-            | Self::Damaged { .. }
-            | Self::Newer { .. }
-            | Self::Busy { .. } => None,
-        }
     }
 }

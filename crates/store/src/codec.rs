@@ -18,22 +18,29 @@ pub struct RecordCodec {
 }
 
 /// The error for a secret of the wrong length.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the secret for stored records has {length} bytes: give exactly 32 random ones")]
 pub struct InvalidSecret {
     length: usize,
 }
 
 /// The reason why a stored record cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// The record is encrypted, and there is no secret.
+    #[error("the stored record is encrypted: give the secret that it was written with")]
     NoSecret,
     /// The record was encrypted with another secret, or it was changed or moved.
+    #[error(
+        "the stored record cannot be decrypted: it was written with another secret, or was changed since"
+    )]
     WrongSecret,
     /// The bytes are not a record, or only a part of one.
+    #[error("the stored record is damaged")]
     Damaged,
     /// The content is not a valid record.
+    #[error("{0}")]
     Record(UnreadableRecord),
 }
 
@@ -127,31 +134,6 @@ impl fmt::Debug for RecordCodec {
         f.write_str(if self.secret.is_some() { "Codec(encrypted)" } else { "Codec(plain)" })
     }
 }
-
-impl fmt::Display for InvalidSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the secret for stored records has {} bytes: give exactly 32 random ones", self.length)
-    }
-}
-
-impl std::error::Error for InvalidSecret {}
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSecret => {
-                f.write_str("the stored record is encrypted: give the secret that it was written with")
-            }
-            Self::WrongSecret => f.write_str(
-                "the stored record cannot be decrypted: it was written with another secret, or was changed since",
-            ),
-            Self::Damaged => f.write_str("the stored record is damaged"),
-            Self::Record(why) => why.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for DecodeError {}
 
 #[cfg(test)]
 mod tests {

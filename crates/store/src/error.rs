@@ -1,11 +1,10 @@
 //! Errors of stores.
 
-use std::fmt;
-
 use steadfast_core::call::StoreFault;
 
 /// The error of a store operation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
 pub struct StoreError {
     fault: StoreFault,
     trouble: StoreErrorKind,
@@ -54,11 +53,3 @@ impl StoreError {
         self.fault == StoreFault::NotDone && self.trouble == StoreErrorKind::Unreachable
     }
 }
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for StoreError {}

@@ -60,16 +60,9 @@ impl fmt::Display for JournalPosition {
 }
 
 /// The error for a text that is not a position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a position in a journal is two numbers separated by -, exactly as it was returned")]
 pub struct InvalidPosition;
-
-impl fmt::Display for InvalidPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a position in a journal is two numbers separated by -, exactly as it was returned")
-    }
-}
-
-impl std::error::Error for InvalidPosition {}
 
 impl FromStr for JournalPosition {
     type Err = InvalidPosition;

@@ -6,7 +6,6 @@
 //! before it sends it, so of all processes that share the store only one does.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
@@ -117,32 +116,15 @@ impl BreakerSnapshot {
 }
 
 /// The reason why stored data is not a valid snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBreakerSnapshot {
     /// The version is unknown.
+    #[error("breaker format {0} is unknown, this program reads {version}", version = BreakerSnapshot::VERSION)]
     Version(u32),
     /// No breaker changes this often. Adopting the epoch would leave no room for further changes.
+    #[error("breaker epoch {0} is beyond {last}", last = BreakerSnapshot::LAST_EPOCH)]
     Epoch(u64),
 }
-
-impl fmt::Display for InvalidBreakerSnapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Version(found) => {
-                write!(
-                    f,
-                    "breaker format {found} is unknown, this program reads {}",
-                    BreakerSnapshot::VERSION
-                )
-            }
-            Self::Epoch(found) => {
-                write!(f, "breaker epoch {found} is beyond {}", BreakerSnapshot::LAST_EPOCH)
-            }
-        }
-    }
-}
-
-impl std::error::Error for InvalidBreakerSnapshot {}
 
 impl CircuitBreaker {
     /// Returns the snapshot to store after a transition, or when the probe slot changes its owner.

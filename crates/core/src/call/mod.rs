@@ -108,25 +108,16 @@ pub struct CallMechanisms<'a> {
 }
 
 /// An event that does not belong to the current state. The state machine is unchanged.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "event {event} is not valid in state {state}: the driver answered a step that the call did not return"
+)]
 pub struct CallMisuse {
     /// Name of the state.
     pub state: &'static str,
     /// Name of the event.
     pub event: &'static str,
 }
-
-impl std::fmt::Display for CallMisuse {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "event {} is not valid in state {}: the driver answered a step that the call did not return",
-            self.event, self.state
-        )
-    }
-}
-
-impl std::error::Error for CallMisuse {}
 
 /// The state machine of one call.
 #[derive(Debug)]

@@ -5,7 +5,6 @@
 //! its author intended never reaches a call.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::time::Duration;
 
 use regex::{Regex, RegexBuilder};
@@ -67,7 +66,8 @@ pub struct FaultMatcher {
 }
 
 /// The reason why rules were refused, and the invalid rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("rule {rule}: {problem}")]
 pub struct InvalidOverride {
     /// Position of the rule, from 0.
     pub rule: usize,
@@ -76,17 +76,22 @@ pub struct InvalidOverride {
 }
 
 /// The problem of a rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OverrideProblem {
     /// There are too many rules.
+    #[error("at most {MOST_RULES} rules are allowed")]
     TooMany,
     /// The rule would match everything.
+    #[error("it would match every fault; name a status, a code or a text")]
     MatchesAnything,
     /// The name is empty, too long, or would break a log line.
+    #[error("a name has 1 to {LONGEST_NAME} bytes and no control characters")]
     Name,
     /// The pattern cannot be used. The text contains the reason.
+    #[error("the text pattern cannot be used: {0}")]
     Pattern(String),
     /// The rule does not match an example that it must match.
+    #[error("example {example} should match and does not: {message:?}")]
     Missed {
         /// Position of the example, from 0.
         example: usize,
@@ -94,6 +99,7 @@ pub enum OverrideProblem {
         message: String,
     },
     /// The rule matches an example that it must not match.
+    #[error("example {example} should not match and does: {message:?}")]
     Matched {
         /// Position of the example, from 0.
         example: usize,
@@ -101,30 +107,6 @@ pub enum OverrideProblem {
         message: String,
     },
 }
-
-impl fmt::Display for InvalidOverride {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule {}: ", self.rule)?;
-        match &self.problem {
-            OverrideProblem::TooMany => write!(f, "at most {MOST_RULES} rules are allowed"),
-            OverrideProblem::MatchesAnything => {
-                write!(f, "it would match every fault; name a status, a code or a text")
-            }
-            OverrideProblem::Name => {
-                write!(f, "a name has 1 to {LONGEST_NAME} bytes and no control characters")
-            }
-            OverrideProblem::Pattern(why) => write!(f, "the text pattern cannot be used: {why}"),
-            OverrideProblem::Missed { example, message } => {
-                write!(f, "example {example} should match and does not: {message:?}")
-            }
-            OverrideProblem::Matched { example, message } => {
-                write!(f, "example {example} should not match and does: {message:?}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for InvalidOverride {}
 
 /// Valid rules in the order in which they are tried, and the classification of unknown transport errors.
 #[derive(Clone, Debug)]

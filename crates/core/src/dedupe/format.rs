@@ -5,7 +5,6 @@
 //! ignore unknown fields. A new meaning of an existing field needs a new format number.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -28,27 +27,17 @@ pub const FORMAT: u32 = 1;
 const ABOUT: usize = 1024;
 
 /// The reason why a stored record cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum UnreadableRecord {
     /// The record was written by a newer version of Steadfast.
+    #[error(
+        "the record has format {0}, this version reads up to {FORMAT}: update steadfast, or use another state file"
+    )]
     Newer(u32),
     /// The text is not a record.
+    #[error("the stored record cannot be read: {0}")]
     Damaged(String),
 }
-
-impl fmt::Display for UnreadableRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Newer(format) => write!(
-                f,
-                "the record has format {format}, this version reads up to {FORMAT}: update steadfast, or use another state file"
-            ),
-            Self::Damaged(why) => write!(f, "the stored record cannot be read: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for UnreadableRecord {}
 
 impl DedupeRecord {
     /// Appends the stored form of the record to these bytes.

@@ -47,19 +47,23 @@ pub enum UnknownFieldPolicy {
 }
 
 /// The reason why an envelope is invalid. The same envelope will never be valid, so this is final.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvelopeError {
     /// The text is not JSON, or is too large or too deep.
-    Json(JsonError),
+    #[error("the envelope is not readable JSON: {0}")]
+    Json(#[source] JsonError),
     /// The arguments of a call without an envelope are not JSON that every reader parses in the same way.
+    #[error("the arguments at line {}, column {}: {}", .position.line, .position.column, .error.problem)]
     Arguments {
         /// Problem with the arguments.
+        #[source]
         error: JsonError,
         /// Position in the arguments as they were sent.
         position: TextPosition,
     },
     /// The text is JSON, but not an envelope.
+    #[error("the envelope is not valid: {}", EnvelopeProblem::list(.problems, *.more))]
     Fields {
         /// `unsupported_version` if a version is not supported, otherwise `invalid_envelope`.
         code: Code,
@@ -90,39 +94,6 @@ impl EnvelopeError {
     }
 }
 
-impl fmt::Display for EnvelopeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Json(error) => write!(f, "the envelope is not readable JSON: {error}"),
-            Self::Arguments { error, position: TextPosition { line, column } } => {
-                write!(f, "the arguments at line {line}, column {column}: {}", error.problem)
-            }
-            Self::Fields { problems, more, .. } => {
-                f.write_str("the envelope is not valid: ")?;
-                for (place, problem) in problems.iter().enumerate() {
-                    if place > 0 {
-                        f.write_str("; ")?;
-                    }
-                    problem.fmt(f)?;
-                }
-                if *more > 0 {
-                    write!(f, "; and {more} more")?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-impl std::error::Error for EnvelopeError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Json(error) | Self::Arguments { error, .. } => Some(error),
-            Self::Fields { .. } => None,
-        }
-    }
-}
-
 /// A problem of an envelope. Everything in it is bounded and redacted, so it may be logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvelopeProblem {
@@ -132,6 +103,17 @@ pub struct EnvelopeProblem {
     pub expected: Cow<'static, str>,
     /// Actual value.
     pub found: String,
+}
+
+impl EnvelopeProblem {
+    /// Lists these problems and the number of further ones.
+    pub(crate) fn list(problems: &[Self], more: usize) -> String {
+        let mut listed: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        if more > 0 {
+            listed.push(format!("and {more} more"));
+        }
+        listed.join("; ")
+    }
 }
 
 impl fmt::Display for EnvelopeProblem {

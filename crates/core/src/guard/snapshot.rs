@@ -1,7 +1,6 @@
 //! The stored form of the guard, so that a loop does not restart with the process.
 
 use std::collections::VecDeque;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,19 +24,12 @@ pub struct GuardSnapshot {
 }
 
 /// The error for a snapshot of a later version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("guard snapshot has version {version}, this build reads {VERSION}")]
 pub struct UnsupportedGuardSnapshot {
     /// The version of the snapshot.
     pub version: u32,
 }
-
-impl fmt::Display for UnsupportedGuardSnapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "guard snapshot has version {}, this build reads {VERSION}", self.version)
-    }
-}
-
-impl std::error::Error for UnsupportedGuardSnapshot {}
 
 impl LoopGuard {
     /// Returns the stored form of the guard.

@@ -1,7 +1,5 @@
 //! Idempotency keys built from arguments: `{invoice}`, `order-{order.id}`.
 
-use std::fmt;
-
 use serde_json::Value as Json;
 
 use crate::json::{JsonDocument, JsonKind, JsonLimits, JsonValue};
@@ -21,27 +19,18 @@ enum TemplatePart {
 }
 
 /// The reason why a text is not a template.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTemplate {
     /// A brace is not closed, or not opened.
+    #[error("has an unmatched brace")]
     Brace,
     /// A name is missing between braces, or between dots.
+    #[error("has braces without an argument name")]
     NoName,
     /// No argument is named, so all calls would have the same key.
+    #[error("names no argument, so all calls would have the same key")]
     Constant,
 }
-
-impl fmt::Display for InvalidTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Brace => "has an unmatched brace",
-            Self::NoName => "has braces without an argument name",
-            Self::Constant => "names no argument, so all calls would have the same key",
-        })
-    }
-}
-
-impl std::error::Error for InvalidTemplate {}
 
 impl KeyTemplate {
     /// Parses a template.

@@ -1,7 +1,5 @@
 //! Pages of a stored text. Each page has the offset of the next one.
 
-use std::fmt;
-
 use super::floor_char;
 
 /// A page of a stored text.
@@ -18,9 +16,10 @@ pub struct TextPage<'t> {
 }
 
 /// The reason why an offset has no page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextPageError {
     /// The offset is after the end of the text.
+    #[error("offset={offset} is after the end of the text, which has {bytes} bytes")]
     BehindTheEnd {
         /// Requested offset.
         offset: usize,
@@ -28,6 +27,10 @@ pub enum TextPageError {
         bytes: usize,
     },
     /// The offset is in the middle of a character.
+    #[error(
+        "offset={offset} is in the middle of a character that begins at {nearest}: use the offset that the previous page \
+         gives for the next one"
+    )]
     WithinCharacter {
         /// Requested offset.
         offset: usize,
@@ -35,23 +38,6 @@ pub enum TextPageError {
         nearest: usize,
     },
 }
-
-impl fmt::Display for TextPageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BehindTheEnd { offset, bytes } => {
-                write!(f, "offset={offset} is after the end of the text, which has {bytes} bytes")
-            }
-            Self::WithinCharacter { offset, nearest } => write!(
-                f,
-                "offset={offset} is in the middle of a character that begins at {nearest}: use the offset that the previous page \
-                 gives for the next one"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for TextPageError {}
 
 /// Returns the page at this offset, with at most `most` bytes, but at least one character.
 pub fn page(text: &str, offset: usize, most: usize) -> Result<TextPage<'_>, TextPageError> {

@@ -1,28 +1,17 @@
 //! Validated numbers: a policy built from them is valid by its types.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// The reason why a number was refused.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum InvalidValue {
     /// A share must be between 0 and 1.
+    #[error("{0} is not a share: write a number from 0 to 1")]
     Ratio(f64),
     /// A growth factor must be finite and at least 1.
+    #[error("{0} is not a growth factor: write a number from 1 to 1000")]
     Factor(f64),
 }
-
-impl fmt::Display for InvalidValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ratio(value) => write!(f, "{value} is not a share: write a number from 0 to 1"),
-            Self::Factor(value) => write!(f, "{value} is not a growth factor: write a number from 1 to 1000"),
-        }
-    }
-}
-
-impl std::error::Error for InvalidValue {}
 
 /// A share between 0 and 1.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]

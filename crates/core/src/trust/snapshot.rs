@@ -8,7 +8,6 @@
 //! scope or without the plugin of their tool, and counts that are not integers (`lenient`).
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use serde::de::IgnoredAny;
@@ -180,10 +179,11 @@ pub struct DomainStats {
 }
 
 /// The reason why a stored ledger cannot be used. The reader should put the file aside and not overwrite it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrustSnapshotError {
     /// The text cannot be parsed.
+    #[error("the stored trust cannot be read: line {line}, column {column}: {problem}")]
     Unreadable {
         /// The line of the error, from 1.
         line: usize,
@@ -193,11 +193,16 @@ pub enum TrustSnapshotError {
         problem: String,
     },
     /// This program does not know the version.
+    #[error(
+        "the stored trust has version {found}, this program knows version {}; use a newer program",
+        TrustSnapshot::VERSION
+    )]
     UnknownVersion {
         /// The version found.
         found: u32,
     },
     /// An entry lacks data that its state requires.
+    #[error("the stored trust of {entry:?} is wrong: {problem}")]
     Inconsistent {
         /// The name of the entry.
         entry: String,
@@ -205,6 +210,7 @@ pub enum TrustSnapshotError {
         problem: &'static str,
     },
     /// The stored ledger exceeds a limit.
+    #[error("the stored trust has {found} entries of scope {what:?}, {allowed} are allowed; raise the bound")]
     TooMany {
         /// The scope of the entries.
         what: TrustScope,
@@ -214,30 +220,6 @@ pub enum TrustSnapshotError {
         allowed: usize,
     },
 }
-
-impl fmt::Display for TrustSnapshotError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreadable { line, column, problem } => {
-                write!(f, "the stored trust cannot be read: line {line}, column {column}: {problem}")
-            }
-            Self::UnknownVersion { found } => write!(
-                f,
-                "the stored trust has version {found}, this program knows version {}; use a newer program",
-                TrustSnapshot::VERSION
-            ),
-            Self::Inconsistent { entry, problem } => {
-                write!(f, "the stored trust of {entry:?} is wrong: {problem}")
-            }
-            Self::TooMany { what, found, allowed } => write!(
-                f,
-                "the stored trust has {found} entries of scope {what:?}, {allowed} are allowed; raise the bound"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for TrustSnapshotError {}
 
 impl TrustSnapshot {
     /// The version that is written.

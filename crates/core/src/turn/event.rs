@@ -1,6 +1,5 @@
 //! Events and steps of a turn: the input and the output of its state machine.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::breaker::State as BreakerState;
@@ -171,22 +170,13 @@ impl Default for ToolFacts {
 }
 
 /// An event that does not fit the state of the turn. The machine is unchanged.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TurnMisuse {
     /// The plan has no such call.
+    #[error("the plan has no call {0:?}")]
     UnknownCall(ToolCallId),
     /// The call is not running.
+    #[error("the call {0:?} is not running")]
     NotRunning(ToolCallId),
 }
-
-impl fmt::Display for TurnMisuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownCall(id) => write!(f, "the plan has no call {id:?}"),
-            Self::NotRunning(id) => write!(f, "the call {id:?} is not running"),
-        }
-    }
-}
-
-impl std::error::Error for TurnMisuse {}

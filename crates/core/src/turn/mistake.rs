@@ -27,12 +27,14 @@ pub struct PlanError {
 }
 
 /// A kind of error in a plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanProblem {
     /// The plan is not JSON, or exceeds the limits of the reader.
+    #[error("{0}")]
     Json(JsonError),
     /// A part of the plan exceeds a limit.
+    #[error("has {found} {what}, at most {limit} are allowed")]
     TooLarge {
         /// The name of the parts.
         what: &'static str,
@@ -42,10 +44,13 @@ pub enum PlanProblem {
         limit: usize,
     },
     /// A required field is missing.
+    #[error("`{0}` is missing")]
     Missing(&'static str),
     /// An unknown field. A misspelt `dependsOn` must not run calls in the wrong order.
+    #[error("unknown field {0:?}")]
     UnknownField(String),
     /// A value of the wrong type.
+    #[error("expected {expected}, found {found}")]
     Expected {
         /// The expected type.
         expected: &'static str,
@@ -53,10 +58,13 @@ pub enum PlanProblem {
         found: &'static str,
     },
     /// An invalid name.
+    #[error("{0}")]
     InvalidName(InvalidId),
     /// A tool without a namespace.
+    #[error("a tool is named as \"namespace/tool\"")]
     ToolWithoutNamespace,
     /// Two calls have the same id.
+    #[error("the id {id:?} is already used at {first}")]
     DuplicateId {
         /// The id.
         id: ToolCallId,
@@ -64,18 +72,25 @@ pub enum PlanProblem {
         first: String,
     },
     /// The same dependency is named twice.
+    #[error("the dependency on {0:?} is named twice")]
     DuplicateDependency(ToolCallId),
     /// No call of the plan has this id.
+    #[error("no call of this plan has the id {0:?}")]
     UnknownCall(ToolCallId),
     /// A call depends on itself.
+    #[error("a call cannot depend on itself")]
     SelfReference,
     /// A cycle: each call depends on the next, the last on the first.
+    #[error(fmt = write_cycle)]
     Cycle(Vec<ToolCallId>),
     /// A path that is not a JSON Pointer.
+    #[error("{0}")]
     InvalidPointer(InvalidJsonPointer),
     /// An object with `$from` has fields other than `path`.
+    #[error("an object with `$from` may have `path` besides it and nothing else, found {0:?}")]
     BadReference(String),
     /// A default does not have a part that the arguments take from that dependency.
+    #[error("the default has nothing at {:?}, which the arguments take from {from:?}", .pointer.as_str())]
     DefaultMisses {
         /// The dependency that the default replaces.
         from: ToolCallId,
@@ -83,6 +98,7 @@ pub enum PlanProblem {
         pointer: JsonPointer,
     },
     /// All the arguments are taken from that dependency, and its default is not an object.
+    #[error("all the arguments are taken from {0:?}, and what the default has there is not an object")]
     DefaultNotAnObject(ToolCallId),
 }
 
@@ -161,45 +177,8 @@ impl PlanProblem {
     }
 }
 
-impl fmt::Display for PlanProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Json(error) => write!(f, "{error}"),
-            Self::TooLarge { what, found, limit } => {
-                write!(f, "has {found} {what}, at most {limit} are allowed")
-            }
-            Self::Missing(field) => write!(f, "`{field}` is missing"),
-            Self::UnknownField(name) => write!(f, "unknown field {name:?}"),
-            Self::Expected { expected, found } => write!(f, "expected {expected}, found {found}"),
-            Self::InvalidName(error) => write!(f, "{error}"),
-            Self::ToolWithoutNamespace => write!(f, "a tool is named as \"namespace/tool\""),
-            Self::DuplicateId { id, first } => write!(f, "the id {id:?} is already used at {first}"),
-            Self::DuplicateDependency(id) => write!(f, "the dependency on {id:?} is named twice"),
-            Self::UnknownCall(id) => write!(f, "no call of this plan has the id {id:?}"),
-            Self::SelfReference => write!(f, "a call cannot depend on itself"),
-            Self::Cycle(calls) => write_cycle(f, calls),
-            Self::InvalidPointer(error) => write!(f, "{error}"),
-            Self::BadReference(name) => {
-                write!(
-                    f,
-                    "an object with `$from` may have `path` besides it and nothing else, found {name:?}"
-                )
-            }
-            Self::DefaultMisses { from, pointer } => write!(
-                f,
-                "the default has nothing at {:?}, which the arguments take from {from:?}",
-                pointer.as_str()
-            ),
-            Self::DefaultNotAnObject(from) => write!(
-                f,
-                "all the arguments are taken from {from:?}, and what the default has there is not an object"
-            ),
-        }
-    }
-}
-
 /// Writes a cycle. A long one is shown by its beginning and its length.
-fn write_cycle(f: &mut fmt::Formatter<'_>, calls: &[ToolCallId]) -> fmt::Result {
+fn write_cycle(calls: &[ToolCallId], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const SHOWN: usize = 10;
     write!(f, "dependency cycle (each call depends on the next): ")?;
     for call in calls.iter().take(SHOWN) {

@@ -6,7 +6,6 @@
 //! all their digits.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -114,10 +113,11 @@ impl OutputReference {
 }
 
 /// The reason why the arguments of a call cannot be resolved. The call fails with the code `dependency_failed`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArgumentResolveError {
     /// The output does not have that part.
+    #[error("the output of {from:?} has nothing at {:?}", clip(.pointer.as_str(), 256))]
     Missing {
         /// The call that has the output.
         from: ToolCallId,
@@ -125,11 +125,13 @@ pub enum ArgumentResolveError {
         pointer: JsonPointer,
     },
     /// The output was too large to be stored for dependants.
+    #[error("the output of {from:?} was too large to pass on; request a smaller output")]
     NotKept {
         /// The call that had the output.
         from: ToolCallId,
     },
     /// The output is not JSON, or exceeds the limits of the reader.
+    #[error("the output of {from:?} cannot be read: {error}")]
     Unreadable {
         /// The call that has the output.
         from: ToolCallId,
@@ -137,72 +139,36 @@ pub enum ArgumentResolveError {
         error: JsonError,
     },
     /// The arguments are too large after outputs were inserted.
+    #[error("with the outputs in them the arguments exceed {limit} bytes; refer to smaller parts")]
     TooLarge {
         /// The limit in bytes.
         limit: usize,
     },
     /// All of the params come from an output that is not an object.
+    #[error("the output that should be the arguments is not an object")]
     NotAnObject,
 }
-
-impl fmt::Display for ArgumentResolveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing { from, pointer } => {
-                write!(f, "the output of {from:?} has nothing at {:?}", clip(pointer.as_str(), 256))
-            }
-            Self::NotKept { from } => {
-                write!(f, "the output of {from:?} was too large to pass on; request a smaller output")
-            }
-            Self::Unreadable { from, error } => {
-                write!(f, "the output of {from:?} cannot be read: {error}")
-            }
-            Self::TooLarge { limit } => {
-                write!(
-                    f,
-                    "with the outputs in them the arguments exceed {limit} bytes; refer to smaller parts"
-                )
-            }
-            Self::NotAnObject => f.write_str("the output that should be the arguments is not an object"),
-        }
-    }
-}
-
-impl std::error::Error for ArgumentResolveError {}
 
 /// A JSON Pointer (RFC 6901).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JsonPointer(Arc<str>);
 
 /// The reason why a text is not a valid JSON Pointer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidJsonPointer {
     /// The text is not empty and does not begin with a slash.
+    #[error("a JSON Pointer is empty or begins with `/`")]
     NoSlash,
     /// A `~` is followed by neither 0 nor 1.
+    #[error("in a JSON Pointer `~` is written `~0` and `/` within a name `~1`")]
     Tilde,
     /// The text is longer than the limit.
+    #[error("a JSON Pointer of more than {} bytes is not accepted", JsonPointer::MAX_BYTES)]
     TooLong,
     /// The pointer has more steps than the depth limit of an output.
+    #[error("a JSON Pointer of more than {} steps is not accepted", TurnLimits::OUTPUT_DEPTH)]
     TooDeep,
 }
-
-impl fmt::Display for InvalidJsonPointer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSlash => f.write_str("a JSON Pointer is empty or begins with `/`"),
-            Self::Tilde => f.write_str("in a JSON Pointer `~` is written `~0` and `/` within a name `~1`"),
-            Self::TooLong => {
-                write!(f, "a JSON Pointer of more than {} bytes is not accepted", JsonPointer::MAX_BYTES)
-            }
-            Self::TooDeep => {
-                write!(f, "a JSON Pointer of more than {} steps is not accepted", TurnLimits::OUTPUT_DEPTH)
-            }
-        }
-    }
-}
-
-impl std::error::Error for InvalidJsonPointer {}
 
 impl JsonPointer {
     const MAX_BYTES: usize = 1024;

@@ -19,7 +19,6 @@ mod hold;
 mod trace_recorder;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -119,32 +118,21 @@ pub struct TurnResponse {
 }
 
 /// Reason why a turn was not started. Nothing of it ran.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TurnRejection {
     /// The same turn is in flight, for at most this long.
+    #[error(
+        "the same turn is in flight: wait for it, or submit it again later; calls that it finishes are not run again"
+    )]
     InFlight(Duration),
     /// The limit of concurrent turns is reached.
+    #[error("{MOST_TURNS} turns run here already, which is the limit: submit it again in a moment")]
     Overloaded,
     /// The store failed, so that it is unknown which calls have already run.
+    #[error("the turn was not started, because it is unknown which of its calls have run: {0}")]
     Store(StoreError),
 }
-
-impl fmt::Display for TurnRejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InFlight(_) => f.write_str(
-                "the same turn is in flight: wait for it, or submit it again later; calls that it finishes are not run again",
-            ),
-            Self::Overloaded => write!(f, "{MOST_TURNS} turns run here already, which is the limit: submit it again in a moment"),
-            Self::Store(error) => {
-                write!(f, "the turn was not started, because it is unknown which of its calls have run: {error}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for TurnRejection {}
 
 /// The future of a call in flight.
 type TurnCallFuture = Pin<Box<dyn Future<Output = (ToolCallId, TurnCallResponse)> + Send>>;

@@ -1,6 +1,5 @@
 //! Writing of lines: one task owns the writer, and every sender has a bounded queue to it.
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -172,7 +171,8 @@ pub enum EnqueueError {
 }
 
 /// The error of a failed write. Nothing can be written after it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a write failed: {message}")]
 pub struct LineWriteError {
     /// The kind of the error.
     pub kind: io::ErrorKind,
@@ -185,14 +185,6 @@ impl From<io::Error> for LineWriteError {
         Self { kind: error.kind(), message: error.to_string().into() }
     }
 }
-
-impl fmt::Display for LineWriteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a write failed: {}", self.message)
-    }
-}
-
-impl std::error::Error for LineWriteError {}
 
 /// Most bytes in one write, unless a single message is longer.
 const BATCH: usize = 256 << 10;

@@ -310,7 +310,8 @@ impl PartialEq for RpcMessage {
 impl Eq for RpcMessage {}
 
 /// The reason why a text is not a valid message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{fault}")]
 pub struct InvalidMessage {
     /// The id of the request or response, if it could be read.
     pub id: Option<RpcId>,
@@ -319,15 +320,19 @@ pub struct InvalidMessage {
 }
 
 /// A fault in a text that must be a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageFault {
     /// The text is not JSON.
+    #[error("not JSON: {0}")]
     NotJson(JsonSyntaxError),
     /// The containers are nested too deep, or a name is repeated.
+    #[error("not accepted: {0}")]
     Refused(JsonSyntaxError),
     /// The text is JSON, but not a message.
+    #[error("not a JSON-RPC message: {0}")]
     NotAMessage(&'static str),
     /// The text is longer than allowed.
+    #[error("the message is longer than {most} bytes")]
     TooLarge {
         /// The limit in bytes.
         most: usize,
@@ -354,19 +359,6 @@ impl InvalidMessage {
         RpcMessage::error_response(self.id.as_ref(), self.code(), &self.to_string(), None)
     }
 }
-
-impl fmt::Display for InvalidMessage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.fault {
-            MessageFault::NotJson(wrong) => write!(f, "not JSON: {wrong}"),
-            MessageFault::Refused(wrong) => write!(f, "not accepted: {wrong}"),
-            MessageFault::NotAMessage(problem) => write!(f, "not a JSON-RPC message: {problem}"),
-            MessageFault::TooLarge { most } => write!(f, "the message is longer than {most} bytes"),
-        }
-    }
-}
-
-impl std::error::Error for InvalidMessage {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MessageShape {

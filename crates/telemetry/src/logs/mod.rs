@@ -8,7 +8,6 @@ mod layer;
 mod line;
 mod writer;
 
-use std::fmt;
 use std::io::{self, Write};
 use std::panic;
 use std::str::FromStr;
@@ -51,7 +50,8 @@ impl LogLineLevel {
 }
 
 /// The error for a text that is not a level.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the log level must be one of error, warn, info, debug, trace")]
 pub struct InvalidLogLineLevel;
 
 impl FromStr for LogLineLevel {
@@ -64,14 +64,6 @@ impl FromStr for LogLineLevel {
             .ok_or(InvalidLogLineLevel)
     }
 }
-
-impl fmt::Display for InvalidLogLineLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the log level must be one of error, warn, info, debug, trace")
-    }
-}
-
-impl std::error::Error for InvalidLogLineLevel {}
 
 /// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@ mod catalogue;
 mod census;
 mod instrument;
 
-use std::fmt;
 use std::sync::Arc;
 
 use opentelemetry::metrics::Meter;
@@ -28,7 +27,11 @@ use crate::tool_status::{StateChange, ToolPolicySummary};
 pub struct Namespace(Box<str>);
 
 /// The error for a text that is not a valid prefix of metric names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the namespace of metrics must be letters, digits and `_`, not beginning with a digit, and at most 64 of them; \
+     `steadfast` is what it is unless you set it"
+)]
 pub struct InvalidNamespace;
 
 impl Namespace {
@@ -46,17 +49,6 @@ impl Default for Namespace {
         Self("steadfast".into())
     }
 }
-
-impl fmt::Display for InvalidNamespace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "the namespace of metrics must be letters, digits and `_`, not beginning with a digit, and at most 64 of \
-             them; `steadfast` is what it is unless you set it",
-        )
-    }
-}
-
-impl std::error::Error for InvalidNamespace {}
 
 /// All metrics of one process.
 #[derive(Debug)]

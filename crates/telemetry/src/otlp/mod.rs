@@ -6,7 +6,6 @@
 mod client;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,31 +50,15 @@ impl OtlpOptions {
 }
 
 /// The reason why nothing can be pushed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OtlpError {
     /// The URL of the collector is not valid.
+    #[error("the OTLP endpoint {0}; write it as http://127.0.0.1:4318")]
     Endpoint(&'static str),
     /// The exporter could not be created.
-    Exporter(ExporterBuildError),
-}
-
-impl fmt::Display for OtlpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Endpoint(why) => write!(f, "the OTLP endpoint {why}; write it as http://127.0.0.1:4318"),
-            Self::Exporter(error) => write!(f, "OTLP cannot be set up: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for OtlpError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Endpoint(_) => None,
-            Self::Exporter(error) => Some(error),
-        }
-    }
+    #[error("OTLP cannot be set up: {0}")]
+    Exporter(#[source] ExporterBuildError),
 }
 
 impl OtlpOptions {

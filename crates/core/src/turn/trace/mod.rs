@@ -7,7 +7,6 @@
 //! Parameters and outputs never enter a trace. Error texts do, and exporters redact them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -77,31 +76,22 @@ pub struct TurnTrace {
 }
 
 /// The reason why a write to a trace was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
     /// The trace was closed.
+    #[error("the trace is closed")]
     Closed,
     /// The span was closed.
+    #[error("the span {0} is closed")]
     SpanClosed(SpanId),
     /// The trace has no such span.
+    #[error("the trace has no span {0}")]
     UnknownSpan(SpanId),
     /// The trace has this span already.
+    #[error("the trace already has a span {0}")]
     DuplicateSpan(SpanId),
 }
-
-impl fmt::Display for TraceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed => f.write_str("the trace is closed"),
-            Self::SpanClosed(span) => write!(f, "the span {span} is closed"),
-            Self::UnknownSpan(span) => write!(f, "the trace has no span {span}"),
-            Self::DuplicateSpan(span) => write!(f, "the trace already has a span {span}"),
-        }
-    }
-}
-
-impl std::error::Error for TraceError {}
 
 impl TurnTrace {
     /// The default limit of events and spans of one turn. A higher value lets each stored trace grow by about half a

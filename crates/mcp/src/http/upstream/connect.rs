@@ -1,6 +1,5 @@
 //! Connections to servers: DNS, TCP and TLS.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,32 +21,21 @@ pub(super) struct UpstreamAddress {
 }
 
 /// The reason why a URL cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidServerUrl {
     /// The URL is malformed, or its scheme is neither `http` nor `https`.
+    #[error("not an http or https URL")]
     NotHttp,
     /// The URL has a user name or password in it. Credentials belong in a header.
+    #[error("the URL has a user name or password in it: use a header instead")]
     Credentials,
     /// The port is not a number up to 65535.
+    #[error("the port of the URL is not a number from 0 to 65535")]
     Port,
     /// TLS cannot be set up: the root certificates of this machine could not be read.
+    #[error("no trusted root certificates for https: {0}")]
     NoRoots(String),
 }
-
-impl fmt::Display for InvalidServerUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotHttp => f.write_str("not an http or https URL"),
-            Self::Credentials => {
-                f.write_str("the URL has a user name or password in it: use a header instead")
-            }
-            Self::Port => f.write_str("the port of the URL is not a number from 0 to 65535"),
-            Self::NoRoots(why) => write!(f, "no trusted root certificates for https: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for InvalidServerUrl {}
 
 impl UpstreamAddress {
     /// Returns the address in this URL. `tls` replaces the root certificates of this machine.

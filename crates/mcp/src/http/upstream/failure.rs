@@ -1,6 +1,5 @@
 //! Failures of requests to a server, by how far the request got.
 
-use std::fmt;
 use std::io;
 
 use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
@@ -8,9 +7,10 @@ use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportE
 use crate::message::{RpcMessage, code};
 
 /// The failure of a message that got no usable response.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamFailure {
     /// Nothing of the message was sent.
+    #[error("not sent: {text}")]
     NotSent {
         /// The transport error.
         error: TransportError,
@@ -18,6 +18,7 @@ pub enum UpstreamFailure {
         text: String,
     },
     /// The connection broke after a part of the message may have been sent.
+    #[error("the connection was lost: {text}")]
     Lost {
         /// The transport error.
         error: TransportError,
@@ -25,8 +26,13 @@ pub enum UpstreamFailure {
         text: String,
     },
     /// The server does not know the session, or no longer knows it.
+    #[error("the server does not know the session")]
     SessionLost,
     /// The server returned a status that is not a success.
+    #[error(
+        "status {status}: {}",
+        .error.as_ref().map_or(text.into(), |error| error.error_text().unwrap_or_default())
+    )]
     Status {
         /// The status.
         status: u16,
@@ -38,11 +44,13 @@ pub enum UpstreamFailure {
         text: String,
     },
     /// The server responded, but not as the protocol defines it.
+    #[error("not a valid MCP response: {text}")]
     BadAnswer {
         /// Description of the violation.
         text: String,
     },
     /// The response is longer than the limit.
+    #[error("{}", too_large(*.announced, *.limit))]
     TooLarge {
         /// The length of the response, if the server announced it.
         announced: Option<u64>,
@@ -114,24 +122,6 @@ impl UpstreamFailure {
         Self::Lost { error: transport_of(error), text: words(error) }
     }
 }
-
-impl fmt::Display for UpstreamFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotSent { text, .. } => write!(f, "not sent: {text}"),
-            Self::Lost { text, .. } => write!(f, "the connection was lost: {text}"),
-            Self::SessionLost => f.write_str("the server does not know the session"),
-            Self::Status { status, error: Some(error), .. } => {
-                write!(f, "status {status}: {}", error.error_text().unwrap_or_default())
-            }
-            Self::Status { status, error: None, text, .. } => write!(f, "status {status}: {text}"),
-            Self::BadAnswer { text } => write!(f, "not a valid MCP response: {text}"),
-            Self::TooLarge { announced: told, limit } => f.write_str(&too_large(*told, *limit)),
-        }
-    }
-}
-
-impl std::error::Error for UpstreamFailure {}
 
 /// Describes a message that is longer than the limit.
 pub fn too_large(bytes: Option<u64>, limit: usize) -> String {

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use steadfast::output;
+use steadfast::call::output;
 use steadfast_mcp::http::server::{ConnectionPeer, ListenerLimits, RequestBody, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

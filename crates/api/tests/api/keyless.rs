@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use steadfast::output;
+use steadfast::call::output;
 
 use crate::support::{ApiTestReply, ApiTestWorld, envelope, gated, in_session, lost_once, settle};
 

@@ -384,7 +384,6 @@ mod tests {
     use serde_json::json;
     use steadfast::Attempt;
     use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
-    use steadfast::config::Sources;
     use tokio::sync::Notify;
 
     use super::*;

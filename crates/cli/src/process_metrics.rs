@@ -55,7 +55,6 @@ fn word(state: &State) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use steadfast::Steadfast;
-    use steadfast::config::Sources;
     use steadfast_core::Timestamp;
 
     use super::*;

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use steadfast::call::code::Code;
 use steadfast::call::envelope::CallEnvelope;
 use steadfast::call::{HookFuture, Hooks, ToolResult, output::ToolOutput};
-use steadfast::config::Sources;
 use steadfast::telemetry::LogOutput;
 use steadfast::{Attempt, Steadfast};
 use steadfast_api::AccessRules;
@@ -621,7 +620,7 @@ async fn a_call_is_streamed_with_its_attempts_its_signs_of_life_and_its_result()
         tokio::time::sleep(Duration::from_secs(20)).await;
         attempt.progress();
         tokio::time::sleep(Duration::from_secs(20)).await;
-        Ok(steadfast_core::output::ToolOutput {
+        Ok(ToolOutput {
             content: steadfast_core::output::RawJson::from_trusted("{\n\"a\":1}"),
             metadata: None,
         })

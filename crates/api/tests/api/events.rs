@@ -10,7 +10,6 @@ use serde_json::Value;
 use steadfast::admin::{BreakerKey, BreakerOverride, OperatorIdentity, OperatorSurface};
 use steadfast::call::id::{ActorId, TenantId};
 use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
-use steadfast::config::Sources;
 use steadfast::{Attempt, Steadfast};
 use steadfast_api::Api;
 use steadfast_mcp::http::server::TokenHolder;

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use steadfast::Steadfast;
 use steadfast::call::envelope::CallEnvelope;
 use steadfast::call::{HookFuture, Hooks};
-use steadfast::config::Sources;
 use steadfast_api::AccessRules;
 
 use crate::support::{ApiTestReply, ApiTestWorld, access_of, envelope, keyed, settle};

@@ -10,7 +10,6 @@ use steadfast::admin::{BreakerOverride, OperatorIdentity, OperatorSurface};
 use steadfast::call::classify::{AttemptFault, FaultSource};
 use steadfast::call::id::{Namespace, TenantId};
 use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
-use steadfast::config::Sources;
 use steadfast::store::RuntimeClock;
 use steadfast::{Attempt, Steadfast, ToolHandler};
 use steadfast_api::{AccessRules, AdminToken, Api, GatewayParts};

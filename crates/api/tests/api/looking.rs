@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use steadfast::call::classify::{AttemptFault, FaultSource};
 use steadfast::call::id::{Namespace, TenantId, ToolName};
 use steadfast::call::{EnvelopeBuilder, ToolResult};
-use steadfast::config::Sources;
 use steadfast::policy::AnnotationHints;
 use steadfast::{Attempt, Steadfast};
 use steadfast_api::{AccessRules, AdminToken, Api};
@@ -305,7 +304,7 @@ async fn the_document_says_what_is_answered() {
 async fn readyz_says_no_for_as_long_as_the_store_is_dead() {
     let mut redis = RedisServer::start();
     let opening = Steadfast::builder().set("store.kind", "redis");
-    let steadfast = opening.set("store.url", &redis.url()).open().await.unwrap();
+    let steadfast = opening.set("store.url", &redis.url()).build().await.unwrap();
     let api = Api::new(steadfast, AccessRules::default());
     let (_, document) = get(&api, "/openapi.json").await;
     let ready = async || {

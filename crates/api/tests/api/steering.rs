@@ -3,7 +3,6 @@
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
-use steadfast::config::Sources;
 use steadfast::{Attempt, Steadfast};
 use steadfast_api::{AccessRules, AdminToken, Api};
 

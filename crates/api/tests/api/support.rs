@@ -15,7 +15,6 @@ use steadfast::call::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast::call::envelope::CallEnvelope;
 use steadfast::call::id::{ActorId, Domain, Namespace, TenantId, ToolName, ToolRef};
 use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
-use steadfast::config::Sources;
 use steadfast::policy::AnnotationHints;
 use steadfast::store::RuntimeClock;
 use steadfast::{Attempt, Steadfast, SteadfastBuilder};

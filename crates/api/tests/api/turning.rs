@@ -5,7 +5,6 @@ use std::time::Duration;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 use steadfast::call::{ToolResult, output::ToolOutput};
-use steadfast::config::Sources;
 use steadfast::{Attempt, Steadfast};
 use tokio::time::Instant;
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
-use steadfast::redact;
+use steadfast::call::redact;
 
 /// Builds a JSON response. It must not be cached, because the state changes all the time.
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {

@@ -14,8 +14,8 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
-use steadfast::id::TenantId;
-use steadfast::{Feed, FeedEvent, FeedItem, FeedReader};
+use steadfast::call::id::TenantId;
+use steadfast::telemetry::{Feed, FeedEvent, FeedItem, FeedReader};
 use steadfast_mcp::http::server::StreamPermit;
 use tokio::time::{Instant, timeout_at};
 

@@ -7,7 +7,8 @@ use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use steadfast::{Config, Steadfast, Token, TokenRole};
+use steadfast::Steadfast;
+use steadfast::config::{Config, Token, TokenRole};
 use steadfast_api::NetworkReach;
 use steadfast_core::id::{ActorId, Digest};
 use steadfast_gateway::{ClientIdentity, Listener};

@@ -9,8 +9,8 @@ use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use steadfast::Config;
-use steadfast::redact::Redacted;
+use steadfast::call::redact::Redacted;
+use steadfast::config::Config;
 use steadfast_api::AdminToken;
 
 use crate::{output, private_file};

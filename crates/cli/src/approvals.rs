@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use http::StatusCode;
 use serde_json::{Value, json};
-use steadfast::parse_span;
+use steadfast::config::parse_span;
 
 use crate::failure::CommandFailure;
 use crate::output::{self, ColourPainter};

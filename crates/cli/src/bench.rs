@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use http::HeaderMap;
 use serde_json::{Value, json};
-use steadfast::{ServerTarget, nearest};
+use steadfast::config::{ServerTarget, nearest};
 use steadfast_process::{Environment, Launch, StopTimeouts};
 
 use crate::admin_token::private_folder;

@@ -2,8 +2,9 @@
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use steadfast::id::{Namespace, ToolName, ToolRef};
-use steadfast::{BreakerKey, nearest};
+use steadfast::admin::BreakerKey;
+use steadfast::call::id::{Namespace, ToolName, ToolRef};
+use steadfast::config::nearest;
 
 use crate::approvals::{TenantOptions, parse_duration};
 use crate::failure::CommandFailure;

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::{
-    Config, ConfigErrors, ConfigFile, ConfigProblem, FileDamagePolicy, SettingPosition, StartupPlan, Token,
-    TokenRole,
+use steadfast::config::{
+    Config, ConfigErrors, ConfigFile, ConfigProblem, SettingPosition, StartupPlan, Token, TokenRole,
 };
+use steadfast::store::FileDamagePolicy;
 use tokio::runtime::Runtime;
 
 use crate::failure::CommandFailure;

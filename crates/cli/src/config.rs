@@ -3,11 +3,12 @@
 use clap::{Args, Subcommand};
 use http::StatusCode;
 use serde_json::{Value, json};
-use steadfast::classify::{ArgumentTargets, signature};
-use steadfast::id::{Domain, Namespace, ToolName, ToolRef};
-use steadfast::json::{JsonDocument, JsonLimits};
+use steadfast::Timestamp;
+use steadfast::call::classify::{ArgumentTargets, signature};
+use steadfast::call::id::{Domain, Namespace, ToolName, ToolRef};
+use steadfast::call::json::{JsonDocument, JsonLimits};
+use steadfast::config::{ExplainedSetting, Explanation, nearest};
 use steadfast::policy::AnnotationHints;
-use steadfast::{ExplainedSetting, Explanation, Timestamp, nearest};
 
 use crate::failure::CommandFailure;
 use crate::output;
@@ -95,7 +96,11 @@ fn hints(annotations: AnnotationHints) -> String {
 /// Returns the last known annotations, from a running gateway or the store. The configuration decides whether they are
 /// trusted if it knows the server. Otherwise the gateway decides, because `wrap --url` uses servers that are not in
 /// any file.
-fn last_seen(ways: &ConnectionOptions, config: &steadfast::Config, tool: &ToolRef) -> KnownAnnotations {
+fn last_seen(
+    ways: &ConnectionOptions,
+    config: &steadfast::config::Config,
+    tool: &ToolRef,
+) -> KnownAnnotations {
     let path = format!("/v1/tools/{}/annotations", target::encoded(&tool.to_string()));
     let asked = target::with(ways, ConnectionPurpose::ExistingState, async |reach| {
         if reach.is_untouched {
@@ -172,7 +177,7 @@ fn narrow(explanation: &mut Explanation, wanted: &str) -> Result<(), CommandFail
     Ok(())
 }
 
-fn tool(text: &str, config: &steadfast::Config) -> Result<ToolRef, CommandFailure> {
+fn tool(text: &str, config: &steadfast::config::Config) -> Result<ToolRef, CommandFailure> {
     // Clients see the tools of several servers by such names.
     let seen_by_clients = || {
         let (server, name) = text.split_once("__")?;

@@ -11,10 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::{
-    Config, FileDamagePolicy, ServerSettings, ServerTarget, SqliteStore, StartupPlan, StoreKind, TokenRole,
-    servers_of_one_name,
-};
+use steadfast::admin::servers_of_one_name;
+use steadfast::config::{Config, ServerSettings, ServerTarget, StartupPlan, StoreKind, TokenRole};
+use steadfast::store::{FileDamagePolicy, SqliteStore};
 use steadfast_api::queries::RECORDS_LOST_TODO;
 use steadfast_store::record_loss;
 

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use steadfast::{ConfigErrors, OpenError};
+use steadfast::OpenError;
+use steadfast::config::ConfigErrors;
 
 use crate::output;
 

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use steadfast::Config;
+use steadfast::config::Config;
 use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
 use steadfast_store::{LocalProcessMonitor, ProcessMonitor as _, this_process};
 

@@ -13,7 +13,9 @@ use bytes::Bytes;
 use clap::Args;
 use http::{Request, Response};
 use http_body_util::Either;
-use steadfast::{Config, Engine, StartupPlan, Steadfast, StoreKind, ToolRegistries, listen_address};
+use steadfast::call::ToolRegistries;
+use steadfast::config::{Config, StartupPlan, StoreKind, listen_address};
+use steadfast::{Engine, Steadfast};
 use steadfast_api::{Api, GatewayParts, ResponseBody};
 use steadfast_core::large_result::LargeResultBounds;
 use steadfast_gateway::{
@@ -380,7 +382,8 @@ mod tests {
 
     use http::{HeaderMap, Uri};
     use serde_json::json;
-    use steadfast::{Attempt, Sources, ToolResult, call, output};
+    use steadfast::Attempt;
+    use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
     use tokio::sync::Notify;
 
     use super::*;
@@ -408,10 +411,10 @@ mod tests {
     async fn sf_7_a_gateway_that_gives_up_its_port_is_announced_no_longer() {
         let folder = env::temp_dir().join(format!("steadfast-listening-{}", process::id()));
         let _ = fs::remove_dir_all(&folder);
-        let opening = Steadfast::builder(Sources::default())
+        let opening = Steadfast::builder()
             .set("store.kind", "memory")
             .set("store.path", folder.join("state.db").to_str().unwrap());
-        let steadfast = opening.open().await.unwrap();
+        let steadfast = opening.build().await.unwrap();
         let address = "127.0.0.1:0".parse().unwrap();
         let (hosts, access) = (HostOptions::default(), AcceptedTokens::all_local_callers());
         let listened = ListeningGateway::open(&steadfast, address, &hosts, access, Vec::new()).await.unwrap();
@@ -424,10 +427,10 @@ mod tests {
             async move {
                 begun.notify_one();
                 end.notified().await;
-                ToolResult::Ok(output("paid"))
+                ToolResult::Ok(ToolOutput::text("paid"))
             }
         };
-        let wanted = call("bank", "pay").params(&json!({})).envelope().unwrap();
+        let wanted = EnvelopeBuilder::new("bank/pay").args(&json!({})).build().unwrap();
         let calling = tokio::spawn(steadfast.engine().call(wanted, slow));
         began.notified().await;
         let mut closing = pin!(listened.close(Duration::from_secs(60)));

@@ -6,7 +6,8 @@ use std::path::Path;
 use clap::Parser as _;
 use http_body_util::{BodyExt as _, Empty};
 use serde_json::Value;
-use steadfast::{Sources, Steadfast};
+use steadfast::Steadfast;
+use steadfast::config::Sources;
 use steadfast_api::{AccessRules, Api};
 
 use crate::Cli;
@@ -45,7 +46,7 @@ fn every_alert_has_a_section_and_links_to_it() {
 
 #[test]
 fn the_reference_has_the_default_number_of_tools_with_metrics() {
-    let config = steadfast::Config::load(&Sources::default()).unwrap();
+    let config = steadfast::config::Config::load(&Sources::default()).unwrap();
     let most = config.global().metrics.tools;
     assert!(METRICS.contains(&format!("(`metrics.tools`, default {most})")), "{most}");
 }
@@ -78,7 +79,7 @@ fn request(code: &str) -> Option<(String, String)> {
 
 #[tokio::test]
 async fn every_request_of_the_pages_can_be_made() {
-    let steadfast = Steadfast::builder(Sources::default()).set("store.kind", "memory").open().await.unwrap();
+    let steadfast = Steadfast::builder().set("store.kind", "memory").build().await.unwrap();
     let api = Api::new(steadfast, AccessRules::default());
     let asked = http::Request::get("/openapi.json").header("host", "127.0.0.1");
     let answer = api.respond(asked.body(Empty::new()).unwrap()).await;

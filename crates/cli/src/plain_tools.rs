@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
-use steadfast::{
-    AvailableTool, COMMAND_NAMESPACE, Config, HTTP_NAMESPACE, ResolvedTool, Steadfast, ToolRegistry,
-};
+use steadfast::Steadfast;
+use steadfast::admin::AvailableTool;
+use steadfast::call::{ResolvedTool, ToolRegistry};
+use steadfast::config::{COMMAND_NAMESPACE, Config, HTTP_NAMESPACE};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Namespace, ToolRef};
 use steadfast_core::policy::AnnotationHints;

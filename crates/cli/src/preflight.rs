@@ -8,9 +8,8 @@ use std::env;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use steadfast::{
-    Config, ConfigErrors, FileDamagePolicy, Section, ServerSettings, ServerTarget, Sources, StartupPlan,
-};
+use steadfast::config::{Config, ConfigErrors, Section, ServerSettings, ServerTarget, Sources, StartupPlan};
+use steadfast::store::FileDamagePolicy;
 use steadfast_tools::Toolbox;
 
 use crate::access::AcceptedTokens;

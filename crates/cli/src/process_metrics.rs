@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use steadfast::Telemetry;
+use steadfast::telemetry::Telemetry;
 use steadfast_gateway::{Backend, ConfiguredServer};
 use steadfast_process::{ServerStatus, State};
 use tokio::runtime::Handle;
@@ -54,15 +54,14 @@ fn word(state: &State) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use steadfast::{Sources, Steadfast};
+    use steadfast::Steadfast;
     use steadfast_core::Timestamp;
 
     use super::*;
 
     #[tokio::test]
     async fn a_server_is_counted_from_its_start_to_its_end() {
-        let steadfast =
-            Steadfast::builder(Sources::default()).set("store.kind", "memory").open().await.unwrap();
+        let steadfast = Steadfast::builder().set("store.kind", "memory").build().await.unwrap();
         let telemetry = steadfast.telemetry();
         let stands = |state, restarts| ServerStatus { state, restarts, last_end: None };
         let (status, seen) = watch::channel(stands(State::Idle, 0));

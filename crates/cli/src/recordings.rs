@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::id::{Domain, ToolRef};
+use steadfast::admin::rehearse::RecordedCall;
+use steadfast::call::id::{Domain, ToolRef};
+use steadfast::config::{Config, ExplainedSetting, StartupPlan};
 use steadfast::policy::{AnnotationHints, ToolPolicy};
-use steadfast::rehearse::RecordedCall;
-use steadfast::{Config, ExplainedSetting, StartupPlan};
 
 use crate::failure::CommandFailure;
 use crate::sources::ConfigFileOptions;

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::code::Code;
-use steadfast::rehearse::{DifferenceKind, RecordedResult, Rehearsal, ReplayDifference, TakenReason};
-use steadfast::{CallFacts, Config, Recording, Timestamp, parse_span};
+use steadfast::Timestamp;
+use steadfast::admin::rehearse::{DifferenceKind, RecordedResult, Rehearsal, ReplayDifference, TakenReason};
+use steadfast::admin::{CallFacts, Recording};
+use steadfast::call::code::Code;
+use steadfast::config::{Config, parse_span};
 
 use crate::failure::CommandFailure;
 use crate::output::{self, ColourPainter, ProgressLine, TextStyle};

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use steadfast::{Config, Steadfast};
+use steadfast::Steadfast;
+use steadfast::config::Config;
 use steadfast_gateway::{ClientIdentity, ConfiguredServer, StdioClient, wrap};
 
 use crate::access::AcceptedTokens;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use steadfast::{AvailableTool, ResolvedTool, ToolRegistry};
+use steadfast::admin::AvailableTool;
+use steadfast::call::{ResolvedTool, ToolRegistry};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Namespace;
 use steadfast_gateway::DirectServers;

@@ -4,21 +4,24 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use steadfast::{
-    CommandLineFlag, Config, ConfigFile, FileDamagePolicy, FileRequirement, InlineJson, LogOutput,
-    PolicyStart, Sources, Steadfast, usual_sources,
+use steadfast::Steadfast;
+use steadfast::config::{
+    CommandLineFlag, Config, ConfigFile, FileRequirement, InlineJson, PolicyStart, Sources, usual_sources,
 };
+use steadfast::store::FileDamagePolicy;
+use steadfast::telemetry::LogOutput;
 
 use crate::failure::CommandFailure;
 
 /// Opens Steadfast for a gateway, with a log on standard error. A damaged state file is set aside, so that clients
 /// keep their tools.
 pub(crate) async fn open(sources: Sources) -> Result<Steadfast, CommandFailure> {
-    let opening = Steadfast::builder(sources)
+    let opening = Steadfast::builder()
+        .sources(sources)
         .logging(LogOutput::Stderr)
         .owns_process()
         .on_damage(FileDamagePolicy::SetAside);
-    Ok(opening.open().await?)
+    Ok(opening.build().await?)
 }
 
 /// Returns the same sources with this kind of store, if one was named.

@@ -1,6 +1,6 @@
 //! Shared setup of the commands for operators.
 
-use steadfast::{OperatorIdentity, OperatorSurface};
+use steadfast::admin::{OperatorIdentity, OperatorSurface};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::failure::CommandFailure;

@@ -13,8 +13,11 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::Value;
-use steadfast::redact::Redacted;
-use steadfast::{CallFacts, Config, LogOutput, Recording, StartupPlan, Steadfast, StoreKind, Timestamp};
+use steadfast::admin::{CallFacts, Recording};
+use steadfast::call::redact::Redacted;
+use steadfast::config::{Config, StartupPlan, StoreKind};
+use steadfast::telemetry::LogOutput;
+use steadfast::{Steadfast, Timestamp};
 use steadfast_api::{AccessRules, AdminToken, Api};
 use steadfast_mcp::http::upstream::{
     HttpOrigin, HttpUpstreamSettings, OriginRequest, RequestProgress, SseStream,
@@ -271,12 +274,14 @@ impl OperatorConnection {
         let is_there =
             settings.kind != StoreKind::Sqlite || settings.path.as_deref().is_none_or(Path::exists);
         let is_untouched = !is_there && need == ConnectionPurpose::ExistingState;
-        let mut opening =
-            Steadfast::builder(ways.chosen.sources()).logging(LogOutput::Disabled).maintenance_only();
+        let mut opening = Steadfast::builder()
+            .sources(ways.chosen.sources())
+            .logging(LogOutput::Disabled)
+            .maintenance_only();
         if is_untouched {
             opening = opening.set("store.kind", "memory");
         }
-        let steadfast = output::wait_with_spinner("opening the store", opening.open()).await?;
+        let steadfast = output::wait_with_spinner("opening the store", opening.build()).await?;
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(|error| {
             CommandFailure::Environment(format!("no random numbers are available: {error}"))
@@ -631,12 +636,13 @@ mod tests {
         let mut file = admin_token::private_file().open(folder.join("admin-token")).unwrap();
         std::io::Write::write_all(&mut file, b"secret-of-this-machine").unwrap();
         let path = folder.join("state.db").display().to_string();
-        let flag = steadfast::CommandLineFlag {
+        let flag = steadfast::config::CommandLineFlag {
             name: "test".to_owned(),
             setting: "store.path".to_owned(),
             value: path,
         };
-        let sources = steadfast::Sources { flags: vec![flag], ..steadfast::Sources::default() };
+        let sources =
+            steadfast::config::Sources { flags: vec![flag], ..steadfast::config::Sources::default() };
         let config = Config::load(&sources).unwrap();
         let announced = ["127.0.0.1:8080", "0.0.0.0:8081", "[::1]:8082"].map(|address| AnnouncedGateway {
             address: address.parse().unwrap(),

@@ -6,9 +6,9 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use steadfast::id::{Digest, Namespace};
-use steadfast::redact::{self, Redacted};
-use steadfast::{Config, Isolation, ServerSettings, ServerTarget};
+use steadfast::call::id::{Digest, Namespace};
+use steadfast::call::redact::{self, Redacted};
+use steadfast::config::{Config, Isolation, ServerSettings, ServerTarget};
 use steadfast_core::restart::RestartPolicy;
 use steadfast_core::server_name::{ServerIdentity, without_version};
 use steadfast_gateway::{

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use steadfast::id::TenantId;
-use steadfast::nearest;
+use steadfast::call::id::TenantId;
+use steadfast::config::nearest;
 
 use crate::failure::CommandFailure;
 use crate::output::{self, TextStyle, TextTable};

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use steadfast::id::Namespace;
-use steadfast::{CommandLineFlag, Sources};
+use steadfast::call::id::Namespace;
+use steadfast::config::{CommandLineFlag, Sources};
 use steadfast_gateway::{ClientIdentity, ConfiguredServer, StdioClient, wrap};
 
 use crate::access::AcceptedTokens;

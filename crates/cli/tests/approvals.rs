@@ -16,15 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast::approval::ApprovalChannel;
-use steadfast::classify::{AttemptFault, FaultSource, TransportError};
-use steadfast::code::Code;
-use steadfast::envelope::CallEnvelope;
+use steadfast::admin::approval::ApprovalChannel;
+use steadfast::call::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast::call::code::Code;
+use steadfast::call::envelope::CallEnvelope;
+use steadfast::call::{CallOptions, EnvelopeBuilder, ToolResult, output::ToolOutput};
 use steadfast::policy::{ApprovalTrigger, EnforcementMode, ToolClass, ToolPolicy};
-use steadfast::{
-    Attempt, CallOptions, CallResponse, Engine, RecordFilter, RecordPage, SqliteOptions, SqliteStore,
-    ToolResult, call, output,
-};
+use steadfast::store::{RecordFilter, RecordPage, SqliteOptions, SqliteStore};
+use steadfast::{Attempt, CallResponse, Engine};
 use steadfast_core::policy::PolicyProfile;
 
 use crate::folder::CliTestFolder;
@@ -81,11 +80,14 @@ fn plain() -> ToolPolicy {
 }
 
 async fn pay(engine: &Engine, to: &str, key: Option<&str>) -> CallResponse {
-    let mut wanted = call("bank", "pay").params(&json!({ "to": to, "password": "hunter2hunter2" }));
+    let mut wanted =
+        EnvelopeBuilder::new("bank/pay").args(&json!({ "to": to, "password": "hunter2hunter2" }));
     if let Some(key) = key {
         wanted = wanted.key(key);
     }
-    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> ToolResult { Ok(output("paid")) }).await
+    engine
+        .call(wanted.build().unwrap(), async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) })
+        .await
 }
 
 fn code(called: &CallResponse) -> Option<Code> {
@@ -146,8 +148,8 @@ async fn rp_7_a_waiting_call_continues_when_another_process_decides() {
     let engine = home.engine(asks()).await;
     for (command, expected) in [("approve", None), ("deny", Some(Code::ApprovalDenied))] {
         let options = CallOptions { channel: ApprovalChannel::Interactive, ..CallOptions::default() };
-        let wanted = call("bank", "pay").params(&json!({ "to": command })).envelope().unwrap();
-        let tool = async |_: Attempt| -> ToolResult { Ok(output("paid")) };
+        let wanted = EnvelopeBuilder::new("bank/pay").args(&json!({ "to": command })).build().unwrap();
+        let tool = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
         let calling = tokio::spawn(engine.call_with(wanted, tool, options));
         while engine.approvals(None).is_empty() {
             tokio::task::yield_now().await;
@@ -161,7 +163,7 @@ async fn rp_7_a_waiting_call_continues_when_another_process_decides() {
 
 /// Makes a call whose connection is lost. Returns the call and the response to its caller.
 async fn lost(engine: &Engine) -> (CallEnvelope, String) {
-    let wanted = call("bank", "pay").params(&json!({})).key("k").envelope().unwrap();
+    let wanted = EnvelopeBuilder::new("bank/pay").args(&json!({})).key("k").build().unwrap();
     let lost = async |_: Attempt| -> ToolResult {
         let source = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
         Err(AttemptFault::new(source, "gone").into())
@@ -187,7 +189,7 @@ async fn gr_9_an_unknown_outcome_is_resolved_by_the_key_in_its_response() {
         let (out, err, status) = home.run(&["resolve", name, verdict]);
         assert_eq!(status, 0, "{err}");
         assert!(out.contains("bank/pay"), "{out}");
-        let paid = async |_: Attempt| -> ToolResult { Ok(output("paid")) };
+        let paid = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
         assert_eq!(code(&engine.call(wanted, paid).await), expected, "{verdict}");
         let (_, err, status) = home.run(&["resolve", name, verdict]);
         assert!(status == 1 && err.contains("there is no call"), "{err}");
@@ -219,7 +221,7 @@ async fn rp_13_a_tool_that_lost_its_trust_is_forgiven() {
     policy.retry.attempts = 1.try_into().unwrap();
     let engine = home.engine(policy).await;
     for number in 0..3 {
-        let wanted = call("bank", "pay").params(&json!({ "n": number })).envelope().unwrap();
+        let wanted = EnvelopeBuilder::new("bank/pay").args(&json!({ "n": number })).build().unwrap();
         let fails = async |_: Attempt| -> ToolResult {
             Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
         };

@@ -23,12 +23,12 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
-use steadfast::classify::{AttemptFault, FaultSource};
+use steadfast::admin::{BreakerOverride, OperatorIdentity, OperatorSurface};
+use steadfast::call::classify::{AttemptFault, FaultSource};
+use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
 use steadfast::policy::{ApprovalTrigger, EnforcementMode, ToolClass, ToolPolicy};
-use steadfast::{
-    Attempt, BreakerOverride, Engine, OperatorIdentity, OperatorSurface, SqliteOptions, SqliteStore,
-    Steadfast, ToolResult, call, output,
-};
+use steadfast::store::{SqliteOptions, SqliteStore};
+use steadfast::{Attempt, Engine, Steadfast};
 use steadfast_core::policy::PolicyProfile;
 
 use crate::folder::CliTestFolder;
@@ -229,13 +229,18 @@ fn asks() -> ToolPolicy {
 }
 
 async fn pay(engine: &Engine, to: &str) {
-    let wanted = call("bank", "pay").params(&json!({ "to": to, "password": SECRET })).session("s-1").key(to);
-    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> ToolResult { Ok(output("paid")) }).await;
+    let wanted = EnvelopeBuilder::new("bank/pay")
+        .args(&json!({ "to": to, "password": SECRET }))
+        .session("s-1")
+        .key(to);
+    engine
+        .call(wanted.build().unwrap(), async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) })
+        .await;
 }
 
 async fn fail(engine: &Engine, times: u32) {
     for number in 0..times {
-        let wanted = call("bank", "fails").params(&json!({ "n": number })).envelope().unwrap();
+        let wanted = EnvelopeBuilder::new("bank/fails").args(&json!({ "n": number })).build().unwrap();
         let fails = async |_: Attempt| -> ToolResult {
             Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
         };
@@ -260,8 +265,7 @@ async fn answered(gateway: &OperatorTestGateway, path: &str) -> Value {
 
 /// Asserts that the value matches the schema of the operation in the OpenAPI document.
 async fn fits(operation: &str, value: &Value) {
-    let steadfast =
-        Steadfast::builder(steadfast::Sources::default()).set("store.kind", "memory").open().await.unwrap();
+    let steadfast = Steadfast::builder().set("store.kind", "memory").build().await.unwrap();
     let api = steadfast_api::Api::new(steadfast, steadfast_api::AccessRules::default());
     let request =
         Request::get("/openapi.json").header("host", "localhost").body(Full::new(Bytes::new())).unwrap();
@@ -380,9 +384,11 @@ async fn breakers_are_opened_and_reset_with_a_gateway_and_without() {
 async fn a_list_that_is_longer_than_a_page_is_shown_to_its_end() {
     let home = OperatorTestHome::new("long");
     let engine = home.engine(PolicyProfile::Standard.policy(ToolClass::ReadOnly)).await;
-    let works = async |_: Attempt| -> ToolResult { Ok(output("seen")) };
+    let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("seen")) };
     for number in 0..1100 {
-        engine.call(call("bank", "look").params(&[("number", number)]).envelope().unwrap(), works).await;
+        engine
+            .call(EnvelopeBuilder::new("bank/look").args(&[("number", number)]).build().unwrap(), works)
+            .await;
     }
     let mut opening = tokio::task::JoinSet::new();
     for number in 0..1001 {
@@ -411,7 +417,7 @@ async fn manual_changes_are_in_the_audit_log_with_the_operator() {
     let gateway = home.gateway(&[]);
     home.run(&["breaker", "reset", "tool:bank:pay"]);
     let engine = home.engine(plain()).await;
-    let audit = engine.audit(&steadfast::AuditQuery::default()).await.unwrap().found;
+    let audit = engine.audit(&steadfast::admin::AuditQuery::default()).await.unwrap().found;
     let audit: Vec<_> = audit.iter().map(|entry| serde_json::to_value(entry).unwrap()).collect();
     let seen: Vec<_> = audit.iter().map(|entry| entry.to_string()).collect();
     assert_eq!(seen.len(), 2, "{seen:?}");
@@ -443,7 +449,7 @@ async fn calls_are_forgotten_by_key_session_and_tool() {
             pay(&engine, to).await;
         }
         let records = engine
-            .records(&Default::default(), steadfast::RecordPage { after: None, limit: 9 })
+            .records(&Default::default(), steadfast::store::RecordPage { after: None, limit: 9 })
             .await
             .unwrap();
         let key = records[1].key.0.to_hex();
@@ -923,14 +929,16 @@ async fn tr_15_no_command_prints_a_secret_of_a_call_and_everything_else_is_print
         "more": [{ "header": format!("Bearer {}.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl", SECRETS[3]) }],
     });
     let engine = home.engine(asks()).await;
-    let wanted = call("bank", "pay").params(&arguments).session("s-1").key(SECRETS[1]);
-    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> ToolResult { Ok(output("paid")) }).await;
+    let wanted = EnvelopeBuilder::new("bank/pay").args(&arguments).session("s-1").key(SECRETS[1]);
+    engine
+        .call(wanted.build().unwrap(), async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) })
+        .await;
     engine.shutdown(Duration::ZERO).await;
     let engine = home.engine(plain()).await;
     for number in 0..12 {
         let mut arguments = arguments.clone();
         arguments["n"] = number.into();
-        let wanted = call("bank", "fails").params(&arguments).session("s-1").envelope().unwrap();
+        let wanted = EnvelopeBuilder::new("bank/fails").args(&arguments).session("s-1").build().unwrap();
         let fails = async |_: Attempt| -> ToolResult {
             let why = format!("no: {} and {}", SECRETS[1], SECRETS[2]);
             Err(AttemptFault::new(FaultSource::Http { status: 500 }, why.as_str()).into())

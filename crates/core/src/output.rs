@@ -61,6 +61,16 @@ pub struct ToolOutput {
 }
 
 impl ToolOutput {
+    /// Returns a plain text as an output: a JSON string.
+    pub fn text(text: &str) -> Self {
+        Self { content: RawJson::string(text), metadata: None }
+    }
+
+    /// Returns a value as an output.
+    pub fn json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<Self> {
+        Ok(Self { content: RawJson::from_trusted(serde_json::to_string(value)?), metadata: None })
+    }
+
     /// Returns the size of the stored output in bytes.
     pub fn len(&self) -> usize {
         self.content.as_str().len() + self.metadata.as_ref().map_or(0, |metadata| metadata.as_str().len())

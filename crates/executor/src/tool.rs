@@ -7,10 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::call::AttemptEndVisibility;
-use steadfast_core::classify::{AttemptFault, FaultSource};
+use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportError};
 use steadfast_core::dedupe::RunId;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::json::{JsonDocument, JsonLimits};
@@ -172,7 +173,18 @@ impl fmt::Debug for Attempt {
     }
 }
 
-/// A failed attempt.
+/// A failed attempt, with the facts that decide whether it is retried.
+///
+/// A tool that knows more about its failure than its text says so with a constructor. Each states a fact, and calls are
+/// repeated on the strength of it: use [`not_sent`](Self::not_sent) only if nothing reached the other side.
+///
+/// ```
+/// use std::time::Duration;
+/// use steadfast_executor::ToolFault;
+///
+/// let busy = ToolFault::http(429, "too many requests").retry_after(Duration::from_secs(2));
+/// assert_eq!(busy.to_string(), "too many requests");
+/// ```
 #[derive(Clone, Debug)]
 pub struct ToolFault {
     /// The fault, which the core classifies.
@@ -180,6 +192,55 @@ pub struct ToolFault {
     /// The tool's own output, unchanged, if there is any.
     pub output: Option<ToolOutput>,
 }
+
+impl ToolFault {
+    /// Returns a failure that the tool reports. Only its text is known.
+    pub fn new(message: impl Into<String>) -> Self {
+        AttemptFault::new(FaultSource::Tool, message).into()
+    }
+
+    /// Returns the failure of an HTTP response with this status.
+    pub fn http(status: u16, message: impl Into<String>) -> Self {
+        AttemptFault::new(FaultSource::Http { status }, message).into()
+    }
+
+    /// Returns a failure before anything was sent, such as a refused connection. Every call may be repeated after it.
+    pub fn not_sent(error: TransportError, message: impl Into<String>) -> Self {
+        AttemptFault::new(FaultSource::Transport { error, written: false }, message).into()
+    }
+
+    /// Returns a failure of the transport after a part of the request may have arrived. The outcome is unknown.
+    pub fn connection_lost(error: TransportError, message: impl Into<String>) -> Self {
+        AttemptFault::new(FaultSource::Transport { error, written: true }, message).into()
+    }
+
+    /// Sets the delay that the other side asked for.
+    #[must_use]
+    pub fn retry_after(mut self, delay: Duration) -> Self {
+        self.fault.retry_after = Some(RetryAfter::Delay(delay));
+        self
+    }
+}
+
+impl fmt::Display for ToolFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fault.fmt(f)
+    }
+}
+
+impl std::error::Error for ToolFault {}
+
+impl fmt::Display for AttemptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(fault) => fault.fmt(f),
+            Self::InputRequired(_) => f.write_str("the tool needs input"),
+            Self::NotRun(fault) => write!(f, "the tool did not run: {fault}"),
+        }
+    }
+}
+
+impl std::error::Error for AttemptError {}
 
 impl From<AttemptFault> for ToolFault {
     fn from(fault: AttemptFault) -> Self {

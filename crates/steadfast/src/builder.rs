@@ -1,15 +1,12 @@
 //! The builder of a running instance, from a configuration.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use steadfast_config::{
-    CommandLineFlag, Config, ConfigErrors, LiveConfig, LossPolicy, PolicyStart, Reload, Sources,
-    SwitchChange, Switches,
+    CommandLineFlag, Config, LiveConfig, LossPolicy, PolicyStart, Reload, Sources, SwitchChange, Switches,
 };
 use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::envelope::CallEnvelope;
@@ -20,18 +17,40 @@ use steadfast_executor::{
 };
 use steadfast_store::{Store, StoreError, SystemClock, TimeSource};
 use steadfast_store_sqlite::FileDamagePolicy;
-use steadfast_telemetry::{LogSink, Options, OtlpError, StoreCensus, Telemetry};
+use steadfast_telemetry::{LogSink, Options, StoreCensus, Telemetry};
 use tokio::sync::broadcast;
-use tokio::task::JoinError;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::call_builder::CallBuilder;
+use crate::config::usual_sources;
 use crate::live_config::{ConfigEvent, ConfigEventSender, LivePolicies, follow};
+use crate::open_error::OpenError;
 use crate::plan::{OpenStore, StartupPlan};
+use crate::settings::{self, SettingList, ToolPolicy};
+use crate::telemetry::LogOutput;
 use crate::webhooks::Webhooks;
 
 /// A running instance: configuration, store, telemetry and engine. Cheap to clone; all clones are one instance.
+///
+/// ```
+/// use std::time::Duration;
+/// use steadfast::{Attempt, Steadfast, Store, ToolFault};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let steadfast = Steadfast::builder().store(Store::memory()).build().await?;
+/// let add = async |attempt: Attempt| {
+///     let (a, b): (i64, i64) = serde_json::from_str::<[i64; 2]>("[1, 2]").map(|[a, b]| (a, b))?;
+///     Ok::<_, serde_json::Error>(a + b)
+/// };
+/// let sum = steadfast.call("math/add").run(add).await?;
+/// assert_eq!(sum.output::<i64>()?, 3);
+/// steadfast.shutdown(Duration::from_secs(5)).await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Steadfast {
     engine: Engine,
@@ -58,8 +77,32 @@ struct StoreCheck {
 }
 
 /// A builder of instances.
+///
+/// It reads no file and no environment variable unless [`sources`](Self::sources) name them. What the builder sets has
+/// precedence over all sources.
+///
+/// ```
+/// use std::time::Duration;
+/// use steadfast::{Steadfast, Store, ToolPolicy};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let steadfast = Steadfast::builder()
+///     .store(Store::memory())
+///     .defaults(ToolPolicy::new().timeout(Duration::from_secs(10)))
+///     .tool("bank/pay", ToolPolicy::mutating())
+///     .set("metrics.namespace", "shop")
+///     .build()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a builder does nothing before `build`"]
 pub struct SteadfastBuilder {
     sources: Sources,
+    /// Settings of the program, in order. The last value of a setting counts.
+    settings: SettingList,
+    is_path_unusable: bool,
     logging: LogOutput,
     owns_process: bool,
     only_looks: bool,
@@ -69,28 +112,13 @@ pub struct SteadfastBuilder {
     clock: Arc<dyn TimeSource>,
 }
 
-/// Destination of the log. The configuration sets its level and format.
-pub enum LogOutput {
-    /// No log: a library does not write to the streams of its program unasked.
-    Disabled,
-    /// The standard error stream.
-    Stderr,
-    /// A custom writer.
-    To(Box<dyn Write + Send>),
-}
-
 impl Steadfast {
-    /// Opens an instance as configured.
-    ///
-    /// Needs a tokio runtime whose time and IO drivers are enabled.
-    pub async fn open(sources: Sources) -> Result<Self, OpenError> {
-        Self::builder(sources).open().await
-    }
-
-    /// Returns a builder, for options that a configuration does not have.
-    pub fn builder(sources: Sources) -> SteadfastBuilder {
+    /// Returns a builder that reads nothing: the program sets everything.
+    pub fn builder() -> SteadfastBuilder {
         SteadfastBuilder {
-            sources,
+            sources: Sources::default(),
+            settings: SettingList::default(),
+            is_path_unusable: false,
             logging: LogOutput::Disabled,
             owns_process: false,
             only_looks: false,
@@ -101,8 +129,26 @@ impl Steadfast {
         }
     }
 
-    /// Makes a call; see [`Engine::call`].
-    pub fn call(&self, envelope: CallEnvelope, tool: impl ToolHandler) -> PendingCall {
+    /// Returns a builder that reads the usual sources: the user's file, `steadfast.toml` in the working folder, and the
+    /// environment.
+    pub fn from_env() -> SteadfastBuilder {
+        Self::builder().sources(usual_sources(PolicyStart::Library))
+    }
+
+    /// Opens an instance as configured by these sources.
+    ///
+    /// Needs a tokio runtime whose time and IO drivers are enabled.
+    pub async fn open(sources: Sources) -> Result<Self, OpenError> {
+        Self::builder().sources(sources).build().await
+    }
+
+    /// Returns a builder for a call of this tool, named as `namespace/name`.
+    pub fn call(&self, tool: impl Into<String>) -> CallBuilder<'_> {
+        CallBuilder::new(self, tool.into())
+    }
+
+    /// Makes a call in the form of an envelope; see [`Engine::call`].
+    pub fn call_envelope(&self, envelope: CallEnvelope, tool: impl ToolHandler) -> PendingCall {
         self.engine.call(envelope, tool)
     }
 
@@ -223,14 +269,37 @@ const CLOSING: Duration = Duration::from_secs(30);
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 impl SteadfastBuilder {
-    /// Sets a setting, with precedence over all files: `set("store.kind", "memory")`.
+    /// Sets the sources of the configuration: files, texts, environment variables and flags.
+    pub fn sources(mut self, sources: Sources) -> Self {
+        self.sources = sources;
+        self
+    }
+
+    /// Sets the store of the call records.
+    pub fn store(mut self, store: settings::Store) -> Self {
+        self.is_path_unusable = store.is_path_unusable;
+        self.settings.0.extend(store.settings.0);
+        self
+    }
+
+    /// Sets the policy of a tool, named as `namespace/name`, or of several: `namespace/*`. Settings that the policy does
+    /// not have keep their values.
+    pub fn tool(mut self, tool: &str, policy: ToolPolicy) -> Self {
+        let section = settings::tool_section(tool);
+        let its = policy.settings.0.into_iter();
+        self.settings.0.extend(its.map(|(setting, value)| (format!("{section}{setting}"), value)));
+        self
+    }
+
+    /// Sets the policy of all tools. The policy of a single tool is stronger. A class cannot be set for all tools.
+    pub fn defaults(mut self, policy: ToolPolicy) -> Self {
+        self.settings.0.extend(policy.settings.0);
+        self
+    }
+
+    /// Sets any setting in the form of a file, with precedence over all sources: `set("store.kind", "memory")`.
     pub fn set(mut self, setting: &str, value: &str) -> Self {
-        let name = format!("{setting} (set by the program)");
-        self.sources.flags.push(CommandLineFlag {
-            name,
-            setting: setting.to_owned(),
-            value: value.to_owned(),
-        });
+        self.settings.push(setting, value.to_owned());
         self
     }
 
@@ -278,11 +347,22 @@ impl SteadfastBuilder {
         self
     }
 
-    /// Opens the instance.
-    pub async fn open(self) -> Result<Steadfast, OpenError> {
-        let sources = self.sources;
+    /// Opens the instance: reads the configuration, opens the store, and starts telemetry and the engine.
+    ///
+    /// Needs a tokio runtime whose time and IO drivers are enabled. Reports all errors in the configuration at once.
+    pub async fn build(self) -> Result<Steadfast, OpenError> {
+        if self.is_path_unusable {
+            return Err(OpenError::setting("store", "a path is not UTF-8, and settings are text"));
+        }
+        let mut sources = self.sources;
+        let flag = |(setting, value): (String, String)| CommandLineFlag {
+            name: format!("{setting} (set by the program)"),
+            setting,
+            value,
+        };
+        sources.flags.extend(self.settings.0.into_iter().map(flag));
         let loaded = tokio::task::spawn_blocking(move || LiveConfig::start(sources)).await;
-        let live = Arc::new(loaded.map_err(OpenError::ended)?.map_err(OpenError::Configuration)?);
+        let live = Arc::new(loaded.map_err(OpenError::Ended)?.map_err(OpenError::Configuration)?);
         let plan = StartupPlan::of(&live.current())?;
         let logs = logs(&plan, self.logging)?;
         if let (Some(logs), true) = (&logs, self.owns_process) {
@@ -369,16 +449,6 @@ impl SteadfastBuilder {
     }
 }
 
-/// Returns the usual sources of a configuration: the user's file, that of the working folder (or the one that
-/// `STEADFAST_CONFIG` names), and the environment.
-pub fn usual_sources(start: PolicyStart) -> Sources {
-    // A variable that is not valid text cannot be a setting.
-    let environment: BTreeMap<String, String> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
-    Sources::discover(start, environment, &std::env::current_dir().unwrap_or_default())
-}
-
 fn logs(plan: &StartupPlan, logging: LogOutput) -> Result<Option<LogSink>, OpenError> {
     let (level, format) = plan.log;
     match logging {
@@ -387,85 +457,6 @@ fn logs(plan: &StartupPlan, logging: LogOutput) -> Result<Option<LogSink>, OpenE
         LogOutput::To(sink) => LogSink::to(sink, level, format).map(Some),
     }
     .map_err(OpenError::Logs)
-}
-
-/// Reason why an instance cannot be opened.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The configuration has errors. Contains all of them.
-    Configuration(ConfigErrors),
-    /// A setting has a valid form but cannot be used.
-    Setting {
-        /// The setting.
-        setting: &'static str,
-        /// Reason, and advice.
-        why: String,
-    },
-    /// A section of the configuration has a valid form but cannot be used.
-    Section {
-        /// The section, such as `notify.ops`.
-        section: String,
-        /// Reason.
-        why: String,
-    },
-    /// The state file cannot be used.
-    Sqlite(steadfast_store_sqlite::SqliteOpenError),
-    /// The redis server cannot be used.
-    Redis(StoreError),
-    /// The connection to the collector cannot be set up.
-    Otlp(OtlpError),
-    /// The log cannot be written.
-    Logs(io::Error),
-    /// A thread that was opening a part ended without a result.
-    Ended(JoinError),
-}
-
-impl OpenError {
-    /// Returns true if a change of the configuration helps, rather than a change of the environment.
-    pub fn is_configuration(&self) -> bool {
-        match self {
-            Self::Configuration(_) | Self::Setting { .. } | Self::Section { .. } | Self::Otlp(_) => true,
-            Self::Sqlite(_) | Self::Redis(_) | Self::Logs(_) | Self::Ended(_) => false,
-        }
-    }
-
-    pub(crate) fn setting(setting: &'static str, why: impl fmt::Display) -> Self {
-        Self::Setting { setting, why: why.to_string() }
-    }
-
-    pub(crate) fn ended(error: JoinError) -> Self {
-        Self::Ended(error)
-    }
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Configuration(errors) => errors.fmt(f),
-            Self::Setting { setting, why } => write!(f, "`{setting}` cannot be used: {why}"),
-            Self::Section { section, why } => write!(f, "[{section}]: {why}"),
-            Self::Sqlite(error) => error.fmt(f),
-            Self::Redis(error) => error.fmt(f),
-            Self::Otlp(error) => error.fmt(f),
-            Self::Logs(error) => write!(f, "the log cannot be written: {error}"),
-            Self::Ended(error) => write!(f, "a thread of the opening ended without a result: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Configuration(errors) => Some(errors),
-            Self::Setting { .. } | Self::Section { .. } => None,
-            Self::Sqlite(error) => Some(error),
-            Self::Redis(error) => Some(error),
-            Self::Otlp(error) => Some(error),
-            Self::Logs(error) => Some(error),
-            Self::Ended(error) => Some(error),
-        }
-    }
 }
 
 impl fmt::Debug for Steadfast {
@@ -477,15 +468,5 @@ impl fmt::Debug for Steadfast {
 impl fmt::Debug for SteadfastBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SteadfastBuilder").field("on_damage", &self.on_damage).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for LogOutput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Disabled => "Nowhere",
-            Self::Stderr => "Stderr",
-            Self::To(_) => "To",
-        })
     }
 }

@@ -33,6 +33,21 @@ impl PolicySource for LivePolicies {
 }
 
 /// A change of the configuration.
+///
+/// ```
+/// use steadfast::config::{ConfigEvent, Switches};
+/// use steadfast::policy::EnforcementMode;
+/// use steadfast::{Steadfast, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let steadfast = Steadfast::builder().store(Store::memory()).build().await?;
+/// let mut events = steadfast.config_events();
+/// steadfast.switch(|switches| Switches { retry: EnforcementMode::Off, ..switches });
+/// assert!(matches!(events.recv().await?, ConfigEvent::Switched(_)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub enum ConfigEvent {
     /// A new configuration applies to all calls from now on.

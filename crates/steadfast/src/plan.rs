@@ -17,10 +17,21 @@ use steadfast_store_redis::{KeyPrefix, Options as RedisOptions, RedisStore, Writ
 use steadfast_store_sqlite::{CommitLossPolicy, FileDamagePolicy, SqliteOptions, SqliteStore};
 use steadfast_telemetry::{LogLineFormat, LogLineLevel, MalformedCallLog, Namespace, OtlpOptions};
 
-use crate::builder::OpenError;
+use crate::open_error::OpenError;
 use crate::webhooks;
 
 /// The parts to open and start, as far as the configuration determines them.
+///
+/// ```
+/// use steadfast::config::{Config, CommandLineFlag, Sources, StartupPlan};
+///
+/// let mut sources = Sources::default();
+/// let (setting, value) = ("store.kind".to_owned(), "memory".to_owned());
+/// sources.flags.push(CommandLineFlag { name: "--store".to_owned(), setting, value });
+/// let plan = StartupPlan::of(&Config::load(&sources)?)?;
+/// assert_eq!(plan.store(), "memory of this process");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct StartupPlan {
     store: StorePlan,
@@ -190,7 +201,7 @@ impl StartupPlan {
                     SqliteOptions { clock, codec, on_damage, on_loss: *on_loss, ..SqliteOptions::at(path) };
                 // It reads the whole file, and the threads of the runtime are needed for other tasks.
                 let opened = tokio::task::spawn_blocking(move || SqliteStore::open(options)).await;
-                let store = opened.map_err(OpenError::ended)?.map_err(OpenError::Sqlite)?;
+                let store = opened.map_err(OpenError::Ended)?.map_err(OpenError::Sqlite)?;
                 let set_aside = store.set_aside().map(Path::to_owned);
                 let loss = store.detected_loss().cloned();
                 Ok(OpenStore { store: Arc::new(store), set_aside, loss })
@@ -244,8 +255,8 @@ impl StorePlan {
         match settings.kind {
             StoreKind::Memory => Ok(Self::Memory),
             StoreKind::Sqlite => settings.path.clone().map(|path| Self::Sqlite(path, on_loss(settings))).ok_or_else(|| {
-                let why = "the home folder is not known, so there is no usual place for the state file: write where \
-                           it shall be";
+                let why = "the home folder is not known, so there is no usual place for the state file: name one, or \
+                           choose another store";
                 OpenError::setting("store.path", why)
             }),
             StoreKind::Redis => {

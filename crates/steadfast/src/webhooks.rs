@@ -33,7 +33,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinHandle;
 
-use crate::builder::OpenError;
+use crate::open_error::OpenError;
 
 /// Maximum number of queued notifications per receiver. Further ones are dropped, and that is logged.
 const WAITING: usize = 256;

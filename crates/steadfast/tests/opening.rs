@@ -10,17 +10,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use steadfast::classify::{AttemptFault, FaultSource, TransportError};
-use steadfast::code::{CallStatus, Code};
-use steadfast::envelope::CallEnvelope;
-use steadfast::path::{CallNotice, CallResult};
+use steadfast::call::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast::call::code::{CallStatus, Code};
+use steadfast::call::envelope::CallEnvelope;
+use steadfast::call::{CallNotice, CallResult};
+use steadfast::call::{EnvelopeBuilder, ResolvedTool, ToolRegistry, ToolResult, output::ToolOutput};
+use steadfast::config::{ConfigEvent, ConfigFile, FileRequirement, Reload, Sources, Switches};
 use steadfast::policy::EnforcementMode;
+use steadfast::store::{FileDamagePolicy, RuntimeClock};
+use steadfast::telemetry::{EngineListener, LogOutput, NoticeContext};
 use steadfast::turn::{TurnLimits, TurnPlan};
-use steadfast::{
-    Attempt, CallResponse, ConfigEvent, ConfigFile, EngineListener, FileDamagePolicy, FileRequirement,
-    LogOutput, NoticeContext, OpenError, Reload, ResolvedTool, RuntimeClock, Sources, Steadfast,
-    SteadfastBuilder, Switches, ToolRegistry, ToolResult, TurnOptions, TurnQuery, call, output,
-};
+use steadfast::turn::{TurnOptions, TurnQuery};
+use steadfast::{Attempt, CallResponse, OpenError, Steadfast, SteadfastBuilder};
 use steadfast_store::DocumentKind;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -41,7 +42,7 @@ async fn until(mut is_so: impl AsyncFnMut() -> bool) {
 
 /// Opens an instance with the clock of the runtime, which a test may have paused.
 async fn opened(sources: Sources) -> Steadfast {
-    Steadfast::builder(sources).clock(Arc::new(RuntimeClock::new())).open().await.unwrap()
+    Steadfast::builder().sources(sources).clock(Arc::new(RuntimeClock::new())).build().await.unwrap()
 }
 
 async fn open(test: &str, text: &str, environment: &[(&str, &str)]) -> Steadfast {
@@ -49,15 +50,15 @@ async fn open(test: &str, text: &str, environment: &[(&str, &str)]) -> Steadfast
 }
 
 fn pay(amount: u32) -> CallEnvelope {
-    call("bank", "pay").params(&[("amount", amount)]).envelope().unwrap()
+    EnvelopeBuilder::new("bank/pay").args(&[("amount", amount)]).build().unwrap()
 }
 
 fn keyed(key: &str) -> CallEnvelope {
-    call("bank", "pay").key(key).envelope().unwrap()
+    EnvelopeBuilder::new("bank/pay").key(key).build().unwrap()
 }
 
 async fn works(_: Attempt) -> ToolResult {
-    Ok(output("paid"))
+    Ok(ToolOutput::text("paid"))
 }
 
 async fn fails(_: Attempt) -> ToolResult {
@@ -76,7 +77,7 @@ fn code(called: &CallResponse) -> Option<Code> {
 /// Makes failing calls until one is refused, and returns their number.
 async fn failures_until_refused(steadfast: &Steadfast, most: u32) -> Option<u32> {
     for amount in 0..most {
-        let called = steadfast.call(pay(amount), fails).await;
+        let called = steadfast.call_envelope(pay(amount), fails).await;
         if code(&called) == Some(Code::ApprovalRequired) {
             return Some(amount);
         }
@@ -95,7 +96,7 @@ async fn waits(steadfast: &Steadfast, tool: &str, status: u16) -> Vec<u128> {
         kept.lock().unwrap().push(tokio::time::Instant::now());
         async move { Err(AttemptFault::new(FaultSource::Http { status }, "Service unavailable").into()) }
     };
-    steadfast.call(call("t", tool).envelope().unwrap(), failing).await;
+    steadfast.call_envelope(EnvelopeBuilder::new(format!("t/{tool}")).build().unwrap(), failing).await;
     let starts = starts.lock().unwrap();
     starts.iter().zip(starts.iter().skip(1)).map(|(start, next)| (*next - *start).as_millis()).collect()
 }
@@ -136,12 +137,12 @@ async fn rp_17_the_file_of_jaato_changes_what_the_engine_does() {
     sources.files.push(ConfigFile { path, needed: FileRequirement::Always });
     let steadfast = opened(sources).await;
     assert_eq!(failures_until_refused(&steadfast, 9).await, Some(4), "{:?}", steadfast.config().notes());
-    let other = |amount: u32| call("bank", "send").params(&[("amount", amount)]).envelope().unwrap();
+    let other = |amount: u32| EnvelopeBuilder::new("bank/send").args(&[("amount", amount)]).build().unwrap();
     for amount in 0..2 {
-        assert_ne!(code(&steadfast.call(other(amount), fails).await), Some(Code::ApprovalRequired));
+        assert_ne!(code(&steadfast.call_envelope(other(amount), fails).await), Some(Code::ApprovalRequired));
     }
     assert_eq!(
-        code(&steadfast.call(other(9), works).await),
+        code(&steadfast.call_envelope(other(9), works).await),
         Some(Code::ApprovalRequired),
         "the default rule"
     );
@@ -175,7 +176,7 @@ async fn rp_17_persist_says_whether_trust_outlives_the_process() {
         }
         first.shutdown(PATIENCE).await;
         drop(first);
-        let called = open().await.call(pay(77), works).await;
+        let called = open().await.call_envelope(pay(77), works).await;
         assert_eq!(code(&called) == Some(Code::ApprovalRequired), refused, "{persist}");
     }
 }
@@ -206,11 +207,11 @@ async fn rp_18_a_listener_that_fails_breaks_neither_the_call_nor_the_other_liste
         Arc::new(CountingListener { panics: true, ..CountingListener::default() }),
         Arc::new(CountingListener::default()),
     );
-    let opening = Steadfast::builder(sources(&folder("rp-18"), "steadfast.toml", "", &[]));
+    let opening = Steadfast::builder().sources(sources(&folder("rp-18"), "steadfast.toml", "", &[]));
     let opening = opening.clock(Arc::new(RuntimeClock::new())).listener(bad.clone()).listener(good.clone());
-    let steadfast = opening.open().await.unwrap();
+    let steadfast = opening.build().await.unwrap();
     let mut slow = steadfast.engine().events();
-    let called = steadfast.call(keyed("k"), works).await;
+    let called = steadfast.call_envelope(keyed("k"), works).await;
     assert_eq!(called.result.status, CallStatus::Success);
     assert_eq!(good.finished.load(Ordering::SeqCst), 1);
     let told = good.notices.load(Ordering::SeqCst);
@@ -219,7 +220,7 @@ async fn rp_18_a_listener_that_fails_breaks_neither_the_call_nor_the_other_liste
     assert!(matches!(first.notice, CallNotice::CallStarted { .. }));
     // A reader that never reads blocks nothing: it misses events and gets an error that says so.
     for amount in 0..600 {
-        steadfast.call(pay(amount), works).await;
+        steadfast.call_envelope(pay(amount), works).await;
     }
     assert!(matches!(slow.recv().await, Err(RecvError::Lagged(_))));
 }
@@ -239,7 +240,7 @@ async fn rp_12_trust_lives_in_the_file_that_is_configured() {
 async fn rp_17_the_switches_of_the_environment_change_what_the_engine_does() {
     let attempts = async |environment: &[(&str, &str)]| {
         let steadfast = open("rp-17-switches", "", environment).await;
-        steadfast.call(pay(1), drops).await.result.attempts
+        steadfast.call_envelope(pay(1), drops).await.result.attempts
     };
     assert_eq!(attempts(&[]).await, 4);
     assert_eq!(attempts(&[("TOOL_RELIABILITY_ENABLED", "no")]).await, 1);
@@ -248,9 +249,9 @@ async fn rp_17_the_switches_of_the_environment_change_what_the_engine_does() {
         let steadfast =
             open("rp-17-open-mode", "[retry]\nmode = \"off\"\n[guard]\nmode = \"off\"\n", environment).await;
         for amount in 0..5 {
-            steadfast.call(pay(amount), drops).await;
+            steadfast.call_envelope(pay(amount), drops).await;
         }
-        code(&steadfast.call(pay(9), works).await) == Some(Code::CircuitOpen)
+        code(&steadfast.call_envelope(pay(9), works).await) == Some(Code::CircuitOpen)
     };
     assert!(refused(&[]).await);
     assert!(!refused(&[("TOOL_RELIABILITY_OPEN_MODE", "0")]).await);
@@ -258,9 +259,9 @@ async fn rp_17_the_switches_of_the_environment_change_what_the_engine_does() {
     let replayed = async |environment: &[(&str, &str)]| {
         let steadfast = open("rp-17-derive", "", environment).await;
         let mut enforced = pay(1);
-        enforced.transport.dedupe_mode = Some(steadfast::DedupeMode::Enforced);
-        steadfast.call(enforced.clone(), works).await;
-        steadfast.call(enforced, works).await.result.from_cache
+        enforced.transport.dedupe_mode = Some(steadfast::call::DedupeMode::Enforced);
+        steadfast.call_envelope(enforced.clone(), works).await;
+        steadfast.call_envelope(enforced, works).await.result.from_cache
     };
     assert!(replayed(&[]).await);
     assert!(!replayed(&[("TOOL_RELIABLE_DERIVE_IDEMPOTENCY", "false")]).await);
@@ -273,15 +274,19 @@ async fn rp_17_switches_can_be_turned_at_run_time_and_stay_turned() {
     let alone = "[breaker]\nmode = \"off\"\n";
     let steadfast = opened(sources(&folder, "steadfast.toml", alone, &[])).await;
     let mut news = steadfast.config_events();
-    assert_eq!(steadfast.call(pay(1), drops).await.result.attempts, 4);
+    assert_eq!(steadfast.call_envelope(pay(1), drops).await.result.attempts, 4);
     steadfast.switch(|_| Switches { retry: EnforcementMode::Off, ..Switches::default() });
-    assert_eq!(steadfast.call(pay(2), drops).await.result.attempts, 1);
+    assert_eq!(steadfast.call_envelope(pay(2), drops).await.result.attempts, 1);
     assert!(matches!(news.try_recv(), Ok(ConfigEvent::Switched(_))));
     fs::write(folder.join("steadfast.toml"), format!("{alone}[retry]\nattempts = 2\n")).unwrap();
     assert!(matches!(steadfast.reload(), Reload::Replaced { .. }));
-    assert_eq!(steadfast.call(pay(3), drops).await.result.attempts, 1, "a file does not turn it back");
+    assert_eq!(
+        steadfast.call_envelope(pay(3), drops).await.result.attempts,
+        1,
+        "a file does not turn it back"
+    );
     steadfast.switch(|_| Switches::default());
-    assert_eq!(steadfast.call(pay(4), drops).await.result.attempts, 2);
+    assert_eq!(steadfast.call_envelope(pay(4), drops).await.result.attempts, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,7 +298,7 @@ async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_ha
     let mut news = steadfast.config_events();
     let silent = async |_: Attempt| std::future::pending::<ToolResult>().await;
     let began = tokio::time::Instant::now();
-    let running = tokio::spawn(steadfast.call(pay(1), silent));
+    let running = tokio::spawn(steadfast.call_envelope(pay(1), silent));
     tokio::task::yield_now().await;
     fs::write(&path, "timeout = \"3s\"\n[retry]\nattempts = 1\n[log]\nlevel = \"debug\"\n").unwrap();
     // Without a reload: the files are watched.
@@ -301,7 +306,7 @@ async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_ha
     let ConfigEvent::Replaced { after_restart, .. } = told else { panic!("{told:?}") };
     assert_eq!(after_restart, ["log.level"]);
     let later = tokio::time::Instant::now();
-    assert_eq!(code(&steadfast.call(pay(2), silent).await), Some(Code::Timeout));
+    assert_eq!(code(&steadfast.call_envelope(pay(2), silent).await), Some(Code::Timeout));
     assert_eq!(later.elapsed().as_secs(), 3);
     assert_eq!(code(&running.await.unwrap()), Some(Code::Timeout));
     assert_eq!(began.elapsed().as_secs(), 10);
@@ -311,7 +316,7 @@ async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_ha
     let ConfigEvent::Rejected(errors) = told else { panic!("{told:?}") };
     assert_eq!(errors.problems().len(), 2);
     let later = tokio::time::Instant::now();
-    steadfast.call(pay(3), silent).await;
+    steadfast.call_envelope(pay(3), silent).await;
     assert_eq!(later.elapsed().as_secs(), 3, "the running one stays");
 }
 
@@ -319,12 +324,12 @@ async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_ha
 async fn a_rule_about_a_domain_counts_by_the_arguments_and_by_what_the_caller_names() {
     let text = "[breaker]\nmode = \"off\"\n[retry]\nattempts = 3\n[domains.\"api.example.com\".retry]\nattempts = 2\n";
     let steadfast = open("domains", text, &[]).await;
-    let to = |url: &str| call("web", "fetch").params(&[("url", url)]).envelope().unwrap();
-    let attempts = async |call: CallEnvelope| steadfast.call(call, drops).await.result.attempts;
+    let to = |url: &str| EnvelopeBuilder::new("web/fetch").args(&[("url", url)]).build().unwrap();
+    let attempts = async |call: CallEnvelope| steadfast.call_envelope(call, drops).await.result.attempts;
     assert_eq!(attempts(to("https://api.example.com/a")).await, 2);
     assert_eq!(attempts(to("https://elsewhere.example.com/a")).await, 3);
     let mut named = to("https://elsewhere.example.com/b");
-    named.target.domain = Some(steadfast::id::Domain::new("api.example.com").unwrap());
+    named.target.domain = Some(steadfast::call::id::Domain::new("api.example.com").unwrap());
     assert_eq!(attempts(named).await, 2);
 }
 
@@ -337,11 +342,11 @@ async fn what_was_answered_is_replayed_after_a_restart_and_encrypted_where_a_key
     let open =
         async || Steadfast::open(sources(&folder, "steadfast.toml", text, &environment)).await.unwrap();
     let first = open().await;
-    assert!(!first.call(keyed("k"), works).await.result.from_cache);
+    assert!(!first.call_envelope(keyed("k"), works).await.result.from_cache);
     first.shutdown(PATIENCE).await;
     drop(first);
     let second = open().await;
-    assert!(second.call(keyed("k"), works).await.result.from_cache);
+    assert!(second.call_envelope(keyed("k"), works).await.result.from_cache);
     assert_eq!(second.store().kind(), "sqlite");
     let bytes = fs::read(folder.join("deep/state.db")).unwrap();
     assert!(!bytes.windows(6).any(|window| window == b"\"paid\""));
@@ -354,16 +359,16 @@ async fn a_file_that_cannot_be_used_is_set_aside_only_where_that_is_allowed() {
     let text = "[store]\npath = \"state.db\"\n";
     let opening = || {
         let environment = [("STEADFAST_STORE_KIND", "sqlite")];
-        Steadfast::builder(sources(&folder, "steadfast.toml", text, &environment))
+        Steadfast::builder().sources(sources(&folder, "steadfast.toml", text, &environment))
     };
     let error = refused(opening()).await;
     assert!(matches!(error, OpenError::Sqlite(_)) && error.to_string().contains("move it away"), "{error}");
-    let steadfast = opening().on_damage(FileDamagePolicy::SetAside).open().await.unwrap();
+    let steadfast = opening().on_damage(FileDamagePolicy::SetAside).build().await.unwrap();
     let aside = fs::read_to_string(steadfast.set_aside().unwrap()).unwrap();
     assert!(aside.starts_with("my diary"), "nothing of it is lost");
     let loss = steadfast.record_loss().await.unwrap().expect("it may have held records");
     assert_eq!(loss.set_aside, [steadfast.set_aside().unwrap().display().to_string()]);
-    assert!(!steadfast.call(keyed("k"), works).await.result.from_cache);
+    assert!(!steadfast.call_envelope(keyed("k"), works).await.result.from_cache);
 }
 
 /// A writer that keeps its input.
@@ -385,17 +390,18 @@ impl Write for SharedBuffer {
 async fn logs_and_metrics_are_written_as_configured() {
     let paper = SharedBuffer::default();
     let text = "[metrics]\nnamespace = \"openclaw\"\n[log]\nformat = \"text\"\n";
-    let steadfast = Steadfast::builder(sources(&folder("telling"), "steadfast.toml", text, &[]))
+    let steadfast = Steadfast::builder()
+        .sources(sources(&folder("telling"), "steadfast.toml", text, &[]))
         .logging(LogOutput::To(Box::new(paper.clone())))
-        .open()
+        .build()
         .await
         .unwrap();
-    steadfast.call(keyed("k"), works).await;
+    steadfast.call_envelope(keyed("k"), works).await;
     let metrics = steadfast.metrics().await;
     assert!(metrics.contains("openclaw_tool_calls_total{tool=\"bank/pay\",status=\"success\""), "{metrics}");
     assert!(metrics.contains("openclaw_tool_dedupe_cache_size{tool=\"bank/pay\""), "{metrics}");
     steadfast.shutdown(PATIENCE).await;
-    steadfast.call(keyed("late"), works).await;
+    steadfast.call_envelope(keyed("late"), works).await;
     steadfast.telemetry().shutdown(PATIENCE);
     let lines = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
     for event in ["INFO  tool_call_start", "INFO  tool_call_end", "WARN  tool_call_turned_away"] {
@@ -443,7 +449,7 @@ async fn traces_of_turns_are_kept_as_long_and_as_many_as_is_set() {
 }
 
 async fn refused(opening: SteadfastBuilder) -> OpenError {
-    opening.open().await.err().unwrap_or_else(|| panic!("this must not open"))
+    opening.build().await.err().unwrap_or_else(|| panic!("this must not open"))
 }
 
 #[tokio::test]
@@ -459,7 +465,7 @@ async fn a_start_that_cannot_succeed_makes_nothing() {
         ("retry.attempts = \"many\"\n[store]\npath = \"state/state.db\"\n", "retry.attempts"),
     ] {
         let sources = sources(&folder, "steadfast.toml", text, &[("STEADFAST_STORE_KIND", "sqlite")]);
-        let error = refused(Steadfast::builder(sources)).await;
+        let error = refused(Steadfast::builder().sources(sources)).await;
         assert!(error.is_configuration() && error.to_string().contains(setting), "{error}");
         assert!(!folder.join("state").exists(), "{setting}");
     }
@@ -487,9 +493,8 @@ async fn listeners_of_the_program_are_called() {
         }
     }
     let counting = Arc::new(FinishedCounter(AtomicU32::new(0)));
-    let opening =
-        Steadfast::builder(Sources::default()).set("store.kind", "memory").listener(counting.clone());
-    let steadfast = opening.clock(Arc::new(RuntimeClock::new())).open().await.unwrap();
-    steadfast.call(pay(1), works).await;
+    let opening = Steadfast::builder().set("store.kind", "memory").listener(counting.clone());
+    let steadfast = opening.clock(Arc::new(RuntimeClock::new())).build().await.unwrap();
+    steadfast.call_envelope(pay(1), works).await;
     assert_eq!(counting.0.load(Ordering::SeqCst), 1);
 }

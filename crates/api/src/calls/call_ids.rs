@@ -1,7 +1,7 @@
 //! Ids for calls that hosts run. The engine numbers the calls. An id contains a proof, so that a caller cannot guess
 //! the id of another caller's call.
 
-use steadfast::HostCallId;
+use steadfast::call::HostCallId;
 use steadfast_gateway::SealKey;
 use steadfast_mcp::http::server::Principal;
 

@@ -9,10 +9,8 @@ use http::{HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use steadfast::{
-    AttemptError, CallResponse, Engine, HeartbeatReply, HostCallId, HostError, HostStep, RunOrder, Timestamp,
-    ToolFault, ToolResult,
-};
+use steadfast::call::{AttemptError, HeartbeatReply, HostCallId, HostError, HostStep, RunOrder, ToolResult};
+use steadfast::{CallResponse, Engine, Timestamp, ToolFault};
 use steadfast_core::classify::{
     ArgumentTargets, AttemptFault, FaultSource, RetryAfter, TransportError, signature,
 };

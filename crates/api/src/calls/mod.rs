@@ -24,8 +24,8 @@ pub(crate) use host::{begin, cancel, heartbeat, report};
 
 use axum::extract::{Request, State as Shared};
 use http::Method;
-use steadfast::CallOptions;
-use steadfast::path::CallerPatience;
+use steadfast::call::CallOptions;
+use steadfast::call::CallerPatience;
 use steadfast_core::call::EqualCallPolicy;
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
 use steadfast_executor::ResolvedTool;

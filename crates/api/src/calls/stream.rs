@@ -9,9 +9,8 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::StatusCode;
 use serde::Serialize;
-use steadfast::{
-    Attempt, CallOptions, CallResponse, Engine, ProgressSignals, SharedTool, ToolHandler, ToolResult,
-};
+use steadfast::call::{CallOptions, ProgressSignals, SharedTool, ToolResult};
+use steadfast::{Attempt, CallResponse, Engine, ToolHandler};
 use steadfast_core::call::AttemptEndVisibility;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::large_result::ResultReader;

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::{Engine, StoreError};
+use steadfast::Engine;
+use steadfast::store::StoreError;
 use steadfast_core::Timestamp;
 use steadfast_core::id::TenantId;
 use steadfast_executor::{AuditAction, AuditEntry, AuditQuery, TenantFilter};

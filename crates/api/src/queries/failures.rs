@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use steadfast::{Engine, StoreError};
+use steadfast::Engine;
+use steadfast::store::StoreError;
 use steadfast_core::classify::record::FailureRecord;
 use steadfast_core::id::{TenantId, ToolRef};
 use steadfast_executor::{FailureQuery, TenantFilter};

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::{CallFacts, Store, StoreError};
+use steadfast::admin::CallFacts;
+use steadfast::store::{Store, StoreError};
 use steadfast_core::Timestamp;
 use steadfast_core::code::CallStatus;
 use steadfast_core::id::{SessionKey, TenantId};

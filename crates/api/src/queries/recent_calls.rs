@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::{CallFacts, Steadfast, StoreError};
+use steadfast::Steadfast;
+use steadfast::admin::CallFacts;
+use steadfast::store::StoreError;
 use steadfast_core::id::{SessionKey, TenantId};
 use steadfast_executor::{CallSeries, CallTrace};
 use steadfast_store::{Journal, JournalQuery};

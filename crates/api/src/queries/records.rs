@@ -2,7 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::{Engine, RecordFilter, RecordPage, StoreError};
+use steadfast::Engine;
+use steadfast::store::{RecordFilter, RecordPage, StoreError};
 use steadfast_core::dedupe::{
     AttemptRecord, DedupeRecord, DedupeState as Kept, RecordOrigin, SettleTime, UnknownOutcomeReason,
 };

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::{Config, Switches};
+use steadfast::config::{Config, Switches};
 
 use super::paging::asks;
 

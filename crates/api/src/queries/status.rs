@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::{Engine, Steadfast, Store, Switches};
+use steadfast::config::Switches;
+use steadfast::store::Store;
+use steadfast::{Engine, Steadfast};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
 use steadfast_core::dedupe::{DedupeState, RecordLoss};

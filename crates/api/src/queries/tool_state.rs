@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::Engine;
-use steadfast::approval::ParkedRequest;
+use steadfast::admin::approval::ParkedRequest;
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
 use steadfast_core::id::{Digest, Domain, ModelId, Namespace, SessionKey, TenantId, ToolName, ToolRef};

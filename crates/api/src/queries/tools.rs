@@ -2,7 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::{Engine, StoreError, Timestamp};
+use steadfast::store::StoreError;
+use steadfast::{Engine, Timestamp};
 use steadfast_core::id::{Namespace, TenantId, ToolRef};
 use steadfast_executor::{BreakerKey, ToolRegistry, ToolView};
 

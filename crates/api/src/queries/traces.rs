@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use steadfast::{Engine, StoreError, TurnQuery, TurnSummary, TurnTraceView};
+use steadfast::Engine;
+use steadfast::store::StoreError;
+use steadfast::turn::{TurnQuery, TurnSummary, TurnTraceView};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
 use steadfast_core::classify::FaultNature;

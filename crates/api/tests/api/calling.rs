@@ -8,9 +8,11 @@ use std::time::Duration;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use steadfast::code::Code;
-use steadfast::envelope::CallEnvelope;
-use steadfast::{Attempt, HookFuture, Hooks, LogOutput, Sources, Steadfast, ToolResult, output};
+use steadfast::call::code::Code;
+use steadfast::call::envelope::CallEnvelope;
+use steadfast::call::{HookFuture, Hooks, ToolResult, output::ToolOutput};
+use steadfast::telemetry::LogOutput;
+use steadfast::{Attempt, Steadfast};
 use steadfast_api::AccessRules;
 
 use crate::support::{
@@ -139,7 +141,7 @@ async fn tr_4_the_same_key_with_other_parameters_is_a_conflict() {
 async fn tr_5_transient_faults_are_retried_until_one_attempt_succeeds() {
     let world = ApiTestWorld::new(&[]).await;
     world.tool("web/get", async |number: u32, _| -> ToolResult {
-        if number < 3 { Err(http_fault(503)) } else { Ok(output("there")) }
+        if number < 3 { Err(http_fault(503)) } else { Ok(ToolOutput::text("there")) }
     });
     let said = world.call(&envelope("web/get", json!({}))).await;
     assert_eq!((said.status, &said.body["attempts"]), (StatusCode::OK, &json!(3)), "{}", said.body);
@@ -288,10 +290,10 @@ impl Hooks for CountingBody {
 #[tokio::test(start_paused = true)]
 async fn tr_12_hooks_see_each_attempt_and_each_short_circuit_once() {
     let hooks = Arc::new(CountingBody::default());
-    let opening = Steadfast::builder(Sources::default()).hooks(hooks.clone());
+    let opening = Steadfast::builder().hooks(hooks.clone());
     let world = ApiTestWorld::opened(opening, &[], AccessRules::default()).await;
     world.tool("web/get", async |number: u32, _| -> ToolResult {
-        if number == 1 { Err(http_fault(503)) } else { Ok(output("there")) }
+        if number == 1 { Err(http_fault(503)) } else { Ok(ToolOutput::text("there")) }
     });
     world.call(&keyed("web/get", json!({}), "k")).await;
     world.call(&keyed("web/get", json!({}), "k")).await;
@@ -364,9 +366,11 @@ async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_el
     const SECRETS: [&str; 3] =
         ["sk-live-4f9a8b7c6d5e4f3a2b1c", "hunter2hunter2", "ghp_16C7e42F292c6912E7710c838347Ae178B4a"];
     let lines = StreamLines::default();
-    let opening = Steadfast::builder(Sources::default()).logging(LogOutput::To(Box::new(lines.clone())));
+    let opening = Steadfast::builder().logging(LogOutput::To(Box::new(lines.clone())));
     let world = ApiTestWorld::opened(opening, &[("log.level", "debug")], AccessRules::default()).await;
-    world.tool("bank/pay", async |_, _| -> ToolResult { Ok(output(&format!("paid with {}", SECRETS[0]))) });
+    world.tool("bank/pay", async |_, _| -> ToolResult {
+        Ok(ToolOutput::text(&format!("paid with {}", SECRETS[0])))
+    });
     world.tool("bank/fails", async |_, _| -> ToolResult { Err(http_fault(400)) });
     let params = json!({ "token": SECRETS[0], "password": SECRETS[1] });
     for tool in ["bank/pay", "bank/fails", "bank/none"] {
@@ -458,7 +462,7 @@ async fn only_a_call_that_shows_nothing_meanwhile_is_answered_before_it_is_over(
     let world = ApiTestWorld::new(&settings).await;
     world.tool("bank/pay", async |_, _| {
         tokio::time::sleep(Duration::from_secs(20)).await;
-        Ok(output("paid"))
+        Ok(ToolOutput::text("paid"))
     });
     let said = world.call(&keyed("bank/pay", json!({}), "a")).await;
     assert_eq!((said.status, said.code()), (StatusCode::CONFLICT, "in_flight"), "{}", said.body);
@@ -490,8 +494,11 @@ async fn an_attempt_that_is_ended_is_told_as_ended() {
 async fn a_tool_that_says_no_has_answered() {
     let world = ApiTestWorld::new(&[]).await;
     world.tool("web/get", async |_, _| -> ToolResult {
-        Err(steadfast::classify::AttemptFault::new(steadfast::classify::FaultSource::Tool, "no seats left")
-            .into())
+        Err(steadfast::call::classify::AttemptFault::new(
+            steadfast::call::classify::FaultSource::Tool,
+            "no seats left",
+        )
+        .into())
     });
     let said = world.call(&envelope("web/get", json!({}))).await;
     assert_eq!((said.status, said.code()), (StatusCode::OK, "tool_error"), "{}", said.body);
@@ -505,7 +512,7 @@ async fn what_a_tool_depends_on_counts_where_the_caller_names_nothing() {
     let seeing = seen.clone();
     world.tool("web/get", move |_, attempt: Attempt| {
         seeing.lock().unwrap().push(attempt.envelope.target.domain.clone().map(|domain| domain.to_string()));
-        async { Ok(output("there")) }
+        async { Ok(ToolOutput::text("there")) }
     });
     let mut named = envelope("web/get", json!({}));
     world.call(&named).await;
@@ -554,7 +561,7 @@ async fn sf_5_hostile_bodies_are_refused_and_run_nothing() {
 #[tokio::test(start_paused = true)]
 async fn sf_7_a_token_says_who_calls() {
     let access = access_of(&[("ann", None), ("bob", None), ("eve", Some("acme"))]);
-    let world = ApiTestWorld::opened(Steadfast::builder(Sources::default()), &[], access).await;
+    let world = ApiTestWorld::opened(Steadfast::builder(), &[], access).await;
     world.works("bank/pay");
     let ann = [("authorization", "Bearer token of ann")];
     let bob = [("authorization", "Bearer token of bob")];
@@ -613,7 +620,7 @@ async fn a_call_is_streamed_with_its_attempts_its_signs_of_life_and_its_result()
         tokio::time::sleep(Duration::from_secs(20)).await;
         attempt.progress();
         tokio::time::sleep(Duration::from_secs(20)).await;
-        Ok(steadfast_core::output::ToolOutput {
+        Ok(ToolOutput {
             content: steadfast_core::output::RawJson::from_trusted("{\n\"a\":1}"),
             metadata: None,
         })

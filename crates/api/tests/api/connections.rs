@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use steadfast::output;
+use steadfast::call::output::ToolOutput;
 use steadfast_mcp::http::server::{ConnectionPeer, ListenerLimits, RequestBody, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -157,7 +157,7 @@ async fn a_client_that_goes_before_the_answer_finds_it_by_calling_again() {
         async move {
             begun.add_permits(1);
             may_end.acquire().await.unwrap().forget();
-            Ok(output(&format!("run {number}")))
+            Ok(ToolOutput::text(&format!("run {number}")))
         }
     });
     let (address, _stop) = listen(&world).await;

@@ -7,11 +7,10 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use serde_json::Value;
-use steadfast::id::{ActorId, TenantId};
-use steadfast::{
-    Attempt, BreakerKey, BreakerOverride, OperatorIdentity, OperatorSurface, Sources, Steadfast, ToolResult,
-    call, output,
-};
+use steadfast::admin::{BreakerKey, BreakerOverride, OperatorIdentity, OperatorSurface};
+use steadfast::call::id::{ActorId, TenantId};
+use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
+use steadfast::{Attempt, Steadfast};
 use steadfast_api::Api;
 use steadfast_mcp::http::server::TokenHolder;
 use tokio::time::{Instant, timeout};
@@ -86,8 +85,14 @@ impl EventListener {
 }
 
 async fn pay(steadfast: &Steadfast, tool: &str, session: &str) {
-    let tool = call("bank", tool).params(&[("to", "sk-live-4f9a8b7c6d5e4f3a2b1c")]).session(session);
-    steadfast.call(tool.envelope().unwrap(), async |_: Attempt| -> ToolResult { Ok(output("paid")) }).await;
+    let tool = EnvelopeBuilder::new(format!("bank/{tool}"))
+        .args(&[("to", "sk-live-4f9a8b7c6d5e4f3a2b1c")])
+        .session(session);
+    steadfast
+        .call_envelope(tool.build().unwrap(), async |_: Attempt| -> ToolResult {
+            Ok(ToolOutput::text("paid"))
+        })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,11 +189,11 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
     let (api, steadfast) = api().await;
     let mut of_tenant = listen(&api, "/v1/events?tenant=acme", None).await;
     pay(&steadfast, "pay", "nobody's").await;
-    let mut envelope = call("bank", "pay").session("acme's").envelope().unwrap();
+    let mut envelope = EnvelopeBuilder::new("bank/pay").session("acme's").build().unwrap();
     for tenant in ["other", "acme"] {
         envelope.target.tenant_id = Some(TenantId::new(tenant).unwrap());
-        let works = async |_: Attempt| -> ToolResult { Ok(output("paid")) };
-        steadfast.call(envelope.clone(), works).await;
+        let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
+        steadfast.call_envelope(envelope.clone(), works).await;
     }
     let first = of_tenant.next().await;
     assert_eq!(
@@ -216,7 +221,7 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
 
 #[tokio::test(start_paused = true)]
 async fn sf_7_whoever_loses_its_token_while_it_listens_hears_no_more() {
-    let steadfast = Steadfast::builder(Sources::default()).set("store.kind", "memory").open().await.unwrap();
+    let steadfast = Steadfast::builder().set("store.kind", "memory").build().await.unwrap();
     let access = access_of(&[("ann", None)]);
     let tokens = access.tokens.clone();
     let viewer = |name: &str| TokenHolder::Viewer(ActorId::new(name).unwrap());

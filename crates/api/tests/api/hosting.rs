@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use steadfast::envelope::CallEnvelope;
-use steadfast::{HookFuture, Hooks, Sources, Steadfast};
+use steadfast::Steadfast;
+use steadfast::call::envelope::CallEnvelope;
+use steadfast::call::{HookFuture, Hooks};
 use steadfast_api::AccessRules;
 
 use crate::support::{ApiTestReply, ApiTestWorld, access_of, envelope, keyed, settle};
@@ -197,7 +198,7 @@ async fn signs_of_life_keep_an_attempt_and_a_withdrawn_one_hears_of_it() {
 #[tokio::test(start_paused = true)]
 async fn sf_7_the_calls_of_others_are_not_there() {
     let access = access_of(&[("ann", None), ("bob", None)]);
-    let world = ApiTestWorld::opened(Steadfast::builder(Sources::default()), &[], access).await;
+    let world = ApiTestWorld::opened(Steadfast::builder(), &[], access).await;
     let (ann, bob) = ([("authorization", "Bearer token of ann")], [("authorization", "Bearer token of bob")]);
     let call = envelope("host/pay", json!({})).to_string();
     let id = id(&world.post("/v1/calls/begin", &ann, &call).await);
@@ -228,7 +229,7 @@ impl Hooks for DelayingHooks {
 /// A permission to run that its host never received is returned: the same call runs when it is made again.
 #[tokio::test(start_paused = true)]
 async fn who_goes_before_the_order_has_not_run_anything() {
-    let opening = Steadfast::builder(Sources::default()).hooks(Arc::new(DelayingHooks));
+    let opening = Steadfast::builder().hooks(Arc::new(DelayingHooks));
     let world =
         ApiTestWorld::opened(opening, &[("tools.\"host/pay\".class", "mutating")], AccessRules::default())
             .await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use steadfast::output;
+use steadfast::call::output::ToolOutput;
 
 use crate::support::{ApiTestReply, ApiTestWorld, envelope, gated, in_session, lost_once, settle};
 
@@ -132,7 +132,7 @@ async fn an_answer_that_came_late_is_given_to_the_next_equal_call() {
     let world = ApiTestWorld::new(PLAIN).await;
     world.tool("bank/pay", async |number: u32, _| {
         tokio::time::sleep(Duration::from_secs(26)).await;
-        Ok(output(&format!("run {number}")))
+        Ok(ToolOutput::text(&format!("run {number}")))
     });
     for (content, from_cache) in [("run 1", false), ("run 1", true), ("run 2", false)] {
         let said = pay(&world).await;

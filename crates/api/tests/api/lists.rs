@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::classify::{AttemptFault, FaultSource};
-use steadfast::id::{Namespace, TenantId};
-use steadfast::{
-    Attempt, BreakerOverride, OperatorIdentity, OperatorSurface, RuntimeClock, Sources, Steadfast,
-    ToolHandler, ToolResult, call, output,
-};
+use steadfast::admin::{BreakerOverride, OperatorIdentity, OperatorSurface};
+use steadfast::call::classify::{AttemptFault, FaultSource};
+use steadfast::call::id::{Namespace, TenantId};
+use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
+use steadfast::store::RuntimeClock;
+use steadfast::{Attempt, Steadfast, ToolHandler};
 use steadfast_api::{AccessRules, AdminToken, Api, GatewayParts};
 use steadfast_executor::ToolRegistry;
 use steadfast_gateway::{Backend, ConfiguredServer, ServerSharing};
@@ -69,14 +69,14 @@ impl ListCase {
 
 impl ListTestWorld {
     async fn new() -> Self {
-        let steadfast = Steadfast::builder(Sources::default())
+        let steadfast = Steadfast::builder()
             .clock(Arc::new(RuntimeClock::new()))
             .set("store.kind", "memory")
             .set("retry.attempts", "1")
             // No client answers, and the running call goes on.
             .set("approval_timeout", "1s")
             .set("timeout", "20m")
-            .open()
+            .build()
             .await
             .unwrap();
         let access = AccessRules { admin: AdminToken::new("person"), ..AccessRules::default() };
@@ -114,10 +114,10 @@ impl ListTestWorld {
     /// Adds a row to every list that can grow, in the middle or at an end.
     async fn happens(&self, number: u32) {
         let session = format!("s-{number}");
-        let works = async |_: Attempt| -> ToolResult { Ok(output("paid")) };
+        let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
         let (tool, key) = (format!("pay {number}"), format!("invoice {number}"));
-        let pay = call("bank", &tool).key(&key).session(&session).envelope().unwrap();
-        self.steadfast.call(pay, works).await;
+        let pay = EnvelopeBuilder::new(format!("bank/{tool}")).key(&key).session(&session).build().unwrap();
+        self.steadfast.call_envelope(pay, works).await;
         // It loses trust, and then needs approval.
         let fails = async |_: Attempt| -> ToolResult {
             Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
@@ -136,10 +136,11 @@ impl ListTestWorld {
         }
         // A call that keeps running.
         let tool = format!("runs {number}");
-        let envelope = call("files", &tool).key(&tool).session(&tool).envelope().unwrap();
-        let calling = self.steadfast.call(envelope, async |_: Attempt| -> ToolResult {
+        let envelope =
+            EnvelopeBuilder::new(format!("files/{tool}")).key(&tool).session(&tool).build().unwrap();
+        let calling = self.steadfast.call_envelope(envelope, async |_: Attempt| -> ToolResult {
             std::future::pending::<()>().await;
-            Ok(output("never"))
+            Ok(ToolOutput::text("never"))
         });
         tokio::spawn(calling);
         let by = OperatorIdentity::new(if number == 1 { "bob" } else { "ann" }, OperatorSurface::Library);
@@ -157,9 +158,10 @@ impl ListTestWorld {
         run: impl ToolHandler,
     ) {
         let params = [("amount", amount)];
-        let mut envelope = call("bank", tool).params(&params).session(session).envelope().unwrap();
+        let mut envelope =
+            EnvelopeBuilder::new(format!("bank/{tool}")).args(&params).session(session).build().unwrap();
         envelope.target.tenant_id = tenant.map(|tenant| TenantId::new(tenant).unwrap());
-        self.steadfast.call(envelope, run).await;
+        self.steadfast.call_envelope(envelope, run).await;
     }
 
     /// Returns the keys of all rows that match.
@@ -218,7 +220,7 @@ fn encoded(text: &str) -> String {
 #[tokio::test(start_paused = true)]
 async fn every_list_gives_only_what_was_asked_for() {
     let world = ListTestWorld::new().await;
-    let works = async |_: Attempt| -> ToolResult { Ok(output("paid")) };
+    let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
     world.call("pay 1", 1, "s-1", Some("acme"), works).await;
     gathered_is_written().await;
     let by = OperatorIdentity::new("ann", OperatorSurface::Library);

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::classify::{AttemptFault, FaultSource};
-use steadfast::id::{Namespace, TenantId, ToolName};
+use steadfast::call::classify::{AttemptFault, FaultSource};
+use steadfast::call::id::{Namespace, TenantId, ToolName};
+use steadfast::call::{EnvelopeBuilder, ToolResult};
 use steadfast::policy::AnnotationHints;
-use steadfast::{Attempt, Sources, Steadfast, ToolResult, call};
+use steadfast::{Attempt, Steadfast};
 use steadfast_api::{AccessRules, AdminToken, Api};
 use steadfast_testkit::redis::RedisServer;
 
@@ -30,9 +31,9 @@ async fn the_trouble_of_a_tenant_is_seen_beside_that_of_nobody() {
         Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
     };
     for amount in 0..3 {
-        let mut envelope = call("bank", "fails").params(&[("amount", amount)]).envelope().unwrap();
+        let mut envelope = EnvelopeBuilder::new("bank/fails").args(&[("amount", amount)]).build().unwrap();
         envelope.target.tenant_id = Some(TenantId::new("acme").unwrap());
-        steadfast.call(envelope, fails).await;
+        steadfast.call_envelope(envelope, fails).await;
     }
     let (_, seen) = get(&api, "/v1/status").await;
     assert_eq!(seen["counts"]["escalated"], 2, "{seen}");
@@ -208,9 +209,9 @@ async fn sf_6_one_call_is_told_step_by_step_with_the_rules_that_decided_and_with
         Err(AttemptFault::new(FaultSource::Http { status: 400 }, "no such key: sk-live-4f9a8b7c6d5e4f3a2b1c")
             .into())
     };
-    let leaked = call("bank", "leaks").session("s-3").envelope().unwrap();
+    let leaked = EnvelopeBuilder::new("bank/leaks").session("s-3").build().unwrap();
     let id = leaked.request_id.to_string();
-    steadfast.call(leaked, leaks).await;
+    steadfast.call_envelope(leaked, leaks).await;
     let story = get(&api, &format!("/v1/history/{id}")).await.1.to_string();
     assert!(story.contains("no such key") && !story.contains("sk-live"), "{story}");
     assert_eq!(get(&api, "/v1/history/nobody").await.0, StatusCode::NOT_FOUND);
@@ -302,8 +303,8 @@ async fn the_document_says_what_is_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn readyz_says_no_for_as_long_as_the_store_is_dead() {
     let mut redis = RedisServer::start();
-    let opening = Steadfast::builder(Sources::default()).set("store.kind", "redis");
-    let steadfast = opening.set("store.url", &redis.url()).open().await.unwrap();
+    let opening = Steadfast::builder().set("store.kind", "redis");
+    let steadfast = opening.set("store.url", &redis.url()).build().await.unwrap();
     let api = Api::new(steadfast, AccessRules::default());
     let (_, document) = get(&api, "/openapi.json").await;
     let ready = async || {

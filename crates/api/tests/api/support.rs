@@ -11,11 +11,13 @@ use futures_util::future::{BoxFuture, ready};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
-use steadfast::classify::{AttemptFault, FaultSource, TransportError};
-use steadfast::envelope::CallEnvelope;
-use steadfast::id::{ActorId, Domain, Namespace, TenantId, ToolName, ToolRef};
+use steadfast::call::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast::call::envelope::CallEnvelope;
+use steadfast::call::id::{ActorId, Domain, Namespace, TenantId, ToolName, ToolRef};
+use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
 use steadfast::policy::AnnotationHints;
-use steadfast::{Attempt, RuntimeClock, Sources, Steadfast, SteadfastBuilder, ToolResult, call, output};
+use steadfast::store::RuntimeClock;
+use steadfast::{Attempt, Steadfast, SteadfastBuilder};
 use steadfast_api::{AccessRules, AdminToken, Api, GatewayParts};
 use steadfast_executor::AvailableTool;
 use steadfast_executor::{ResolvedTool, ToolRegistry};
@@ -27,26 +29,28 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The API of an engine with some calls: two that succeeded, one of them twice, and three that cost a tool its trust.
 pub(crate) async fn api() -> (Api, Steadfast) {
-    let steadfast = Steadfast::builder(Sources::default())
+    let steadfast = Steadfast::builder()
         .clock(Arc::new(RuntimeClock::new()))
         .set("store.kind", "memory")
         .set("tools.\"bank/pay\".class", "mutating")
         .set("tools.\"bank/fails\".breaker.mode", "off")
         .set("tools.\"bank/fails\".retry.attempts", "1")
-        .open()
+        .build()
         .await
         .unwrap();
-    let pay = async |_: Attempt| -> ToolResult { Ok(output("paid, token sk-live-4f9a8b7c6d5e4f3a2b1c")) };
+    let pay =
+        async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid, token sk-live-4f9a8b7c6d5e4f3a2b1c")) };
     let fails = async |_: Attempt| -> ToolResult {
         Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
     };
     for key in ["a", "a", "b"] {
-        let envelope = call("bank", "pay").params(&[("invoice", key)]).key(key).session("s-1").envelope();
-        steadfast.call(envelope.unwrap(), pay).await;
+        let envelope =
+            EnvelopeBuilder::new("bank/pay").args(&[("invoice", key)]).key(key).session("s-1").build();
+        steadfast.call_envelope(envelope.unwrap(), pay).await;
     }
     for amount in 0..3 {
-        let envelope = call("bank", "fails").params(&[("amount", amount)]).session("s-2").envelope();
-        steadfast.call(envelope.unwrap(), fails).await;
+        let envelope = EnvelopeBuilder::new("bank/fails").args(&[("amount", amount)]).session("s-2").build();
+        steadfast.call_envelope(envelope.unwrap(), fails).await;
     }
     gathered_is_written().await;
     let access = AccessRules { admin: AdminToken::new("person"), ..AccessRules::default() };
@@ -126,7 +130,7 @@ type TestToolFn = Arc<dyn Fn(u32, Attempt) -> BoxFuture<'static, ToolResult> + S
 
 impl ApiTestWorld {
     pub(crate) async fn new(settings: &[(&str, &str)]) -> Self {
-        Self::opened(Steadfast::builder(Sources::default()), settings, AccessRules::default()).await
+        Self::opened(Steadfast::builder(), settings, AccessRules::default()).await
     }
 
     /// Creates it with a different setup and access rules.
@@ -137,7 +141,7 @@ impl ApiTestWorld {
     ) -> Self {
         let opening = opening.clock(Arc::new(RuntimeClock::new())).set("store.kind", "memory");
         let opening = settings.iter().fold(opening, |opening, (name, value)| opening.set(name, value));
-        let steadfast = opening.open().await.unwrap();
+        let steadfast = opening.build().await.unwrap();
         let access = AccessRules { admin: AdminToken::new("person"), ..access };
         let tools = Arc::new(TestTools::default());
         let api = Api::with_gateway(
@@ -244,7 +248,7 @@ impl TestTools {
 
     /// Adds a tool that succeeds.
     pub(crate) fn works(&self, name: &str) {
-        self.tool(name, async |number: u32, _| Ok(output(&format!("run {number}"))));
+        self.tool(name, async |number: u32, _| Ok(ToolOutput::text(&format!("run {number}"))));
     }
 }
 
@@ -283,7 +287,7 @@ pub(crate) fn gated(world: &ApiTestWorld, name: &str) -> (Arc<Semaphore>, Arc<Se
         async move {
             begun.add_permits(1);
             may_end.acquire().await.unwrap().forget();
-            Ok(output(&format!("run {number}")))
+            Ok(ToolOutput::text(&format!("run {number}")))
         }
     });
     (begun, may_end)
@@ -295,7 +299,7 @@ pub(crate) fn lost_once(world: &ApiTestWorld, name: &str) {
         let source = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
         match number {
             1 => Err(AttemptFault::new(source, "gone").into()),
-            _ => Ok(output(&format!("run {number}"))),
+            _ => Ok(ToolOutput::text(&format!("run {number}"))),
         }
     });
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::{Attempt, Sources, Steadfast, ToolResult, output};
+use steadfast::call::{ToolResult, output::ToolOutput};
+use steadfast::{Attempt, Steadfast};
 use tokio::time::Instant;
 
 use crate::support::{ApiTestReply, ApiTestWorld, access_of, http_fault, reads_well, settle, told};
@@ -40,7 +41,7 @@ impl ApiTestWorld {
     fn recovers(&self, name: &str) {
         self.tool(
             name,
-            async |number, _| if number == 1 { Err(http_fault(503)) } else { Ok(output("well")) },
+            async |number, _| if number == 1 { Err(http_fault(503)) } else { Ok(ToolOutput::text("well")) },
         );
     }
 
@@ -72,7 +73,7 @@ fn tells(story: &Value, sentence: &str) {
 async fn eh_4_1_eh_4_3_eh_4_4_an_attempt_ends_at_its_time_out_and_is_made_again() {
     let world = measured(&[]).await;
     world.tool("t/flight_search", async |number, _| {
-        if number == 1 { std::future::pending().await } else { Ok(output("well")) }
+        if number == 1 { std::future::pending().await } else { Ok(ToolOutput::text("well")) }
     });
     let before = Instant::now();
     let (turned, story) = world
@@ -134,7 +135,7 @@ async fn eh_5_3_a_default_stands_in_for_an_output() {
     let world = measured(&[]).await;
     world.fails("t/flight_search", 400);
     world.tool("t/compare_prices", async |_, attempt: Attempt| {
-        Ok(output(attempt.envelope.payload.params.as_str()))
+        Ok(ToolOutput::text(attempt.envelope.payload.params.as_str()))
     });
     let (turned, story) = world
         .turned(&json!({ "calls": [{ "id": "a", "tool": "t/flight_search" }, {
@@ -234,7 +235,7 @@ async fn eh_7_3_eh_7_4_a_retry_ends_at_its_time_out_and_at_the_deadline_of_the_t
                 Err(http_fault(503))
             }
             2 => std::future::pending().await,
-            _ => Ok(output("well")),
+            _ => Ok(ToolOutput::text("well")),
         });
         let plan = json!({ "deadlineMs": 60_000, "calls": [
             { "id": "f", "tool": "t/flight_search", "timeoutMs": timeout },
@@ -403,7 +404,7 @@ async fn who_hangs_up_leaves_nothing_running_unattended_and_can_submit_the_turn_
         if number == 1 {
             tokio::time::sleep(Duration::from_secs(5)).await;
         }
-        Ok(output("well"))
+        Ok(ToolOutput::text("well"))
     });
     world.works("t/hotel_search");
     let plan = json!({ "turnId": "trip", "calls": [
@@ -426,7 +427,7 @@ async fn who_hangs_up_leaves_nothing_running_unattended_and_can_submit_the_turn_
 #[tokio::test(start_paused = true)]
 async fn sf_7_turns_of_tenants_are_apart_and_only_their_own_can_be_withdrawn() {
     let access = access_of(&[("ann", Some("north")), ("bob", Some("south"))]);
-    let world = ApiTestWorld::opened(Steadfast::builder(Sources::default()), MEASURED, access).await;
+    let world = ApiTestWorld::opened(Steadfast::builder(), MEASURED, access).await;
     world.hangs("t/flight_search");
     let plan = json!({ "turnId": "trip", "calls": [{ "id": "f", "tool": "t/flight_search" }] });
     let mut turn = turn_of(&plan);
@@ -466,8 +467,8 @@ async fn sf_6_secrets_in_what_tools_say_are_in_no_trace() {
         let world = measured(&[]).await;
         world.tool("t/x", move |_, _| async move {
             let said = "refused for Authorization: Bearer sk-live-4f9a8b7c6d5e4f3a2b1c";
-            Err(steadfast::classify::AttemptFault::new(
-                steadfast::classify::FaultSource::Http { status },
+            Err(steadfast::call::classify::AttemptFault::new(
+                steadfast::call::classify::FaultSource::Http { status },
                 said,
             )
             .into())

@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use steadfast::id::Namespace;
-use steadfast::{Engine, LogOutput, Sources, Steadfast};
+use steadfast::call::id::Namespace;
+use steadfast::config::Sources;
+use steadfast::telemetry::LogOutput;
+use steadfast::{Engine, Steadfast};
 use steadfast_core::restart::RestartPolicy;
 use steadfast_gateway::{ConfiguredServer, ServerSharing};
 use steadfast_process::{Launch, Leash};
@@ -41,19 +43,20 @@ impl DemoGateway {
         mechanisms: DemoMechanisms,
         logging: LogOutput,
     ) -> Result<Self, CommandFailure> {
-        let sources = Sources { start: steadfast::PolicyStart::Gateway, ..Sources::default() };
+        let sources = Sources { start: steadfast::config::PolicyStart::Gateway, ..Sources::default() };
         let mode = match mechanisms {
             DemoMechanisms::On => "enforce",
             DemoMechanisms::Off => "off",
         };
-        let steadfast = Steadfast::builder(sources)
+        let steadfast = Steadfast::builder()
+            .sources(sources)
             .set("store.kind", "memory")
             .set("mode", mode)
             .set("tools.\"bank/statement\".timeout", &format!("{}s", STATEMENT_TIMEOUT.as_secs()))
             .set("tools.\"bank/pay\".verify", "call the tool `payments` with the invoice")
             .logging(logging)
             .owns_process()
-            .open()
+            .build()
             .await?;
         let name = Namespace::new("bank").map_err(|error| CommandFailure::Environment(error.to_string()))?;
         let start = upstream::child(launch, leash, RestartPolicy::default());

@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use steadfast::LogOutput;
+use steadfast::telemetry::LogOutput;
 use steadfast_process::{Environment, Launch, Leash};
 use tokio::runtime;
 

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast::breaker::TransitionReason;
-use steadfast::code::Code;
-use steadfast::path::{CallNotice, CutReason};
-use steadfast::policy::ToolPolicy;
-use steadfast::rehearse::{
+use steadfast::Timestamp;
+use steadfast::admin::CallFacts;
+use steadfast::admin::breaker::TransitionReason;
+use steadfast::admin::rehearse::{
     BreakerOpening, RecordedCall, ReplayEnd, ReplayedCall, TakenReason, UnknownResult,
 };
-use steadfast::{CallFacts, CallStep, ExplainedSetting, Timestamp, parse_span};
+use steadfast::call::code::Code;
+use steadfast::call::{CallNotice, CutReason};
+use steadfast::config::{ExplainedSetting, parse_span};
+use steadfast::policy::ToolPolicy;
+use steadfast::telemetry::CallStep;
 use steadfast_core::millis;
 use steadfast_core::retry::RetryStop;
 

@@ -1,8 +1,8 @@
 //! Maps each step of a call to the settings that decided it.
 
-use steadfast::breaker::TransitionReason;
-use steadfast::code::Code;
-use steadfast::path::{CallNotice, CutReason};
+use steadfast::admin::breaker::TransitionReason;
+use steadfast::call::code::Code;
+use steadfast::call::{CallNotice, CutReason};
 use steadfast_core::dedupe::ReplayReason;
 use steadfast_core::guard::GuardLayer;
 use steadfast_core::retry::RetryStop;

@@ -11,8 +11,10 @@ use call::ExplainedCall;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use steadfast::rehearse::{Rehearsal, ReplayResult};
-use steadfast::{CallFacts, CommandLineFlag, Config, Recording, Timestamp};
+use steadfast::Timestamp;
+use steadfast::admin::rehearse::{Rehearsal, ReplayResult};
+use steadfast::admin::{CallFacts, Recording};
+use steadfast::config::{CommandLineFlag, Config};
 use steadfast_api::queries::{SpanView, TraceView};
 use steadfast_core::millis;
 

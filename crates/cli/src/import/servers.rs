@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use serde_json::Value as Json;
-use steadfast::id::Namespace;
+use steadfast::call::id::Namespace;
 
 use self::remote::{DefaultTransport, UrlServer};
 use super::names::ServerNames;

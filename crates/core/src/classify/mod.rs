@@ -23,6 +23,7 @@ mod targets;
 mod text;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,14 @@ impl AttemptFault {
         Self { source, message: message.into(), retry_after: None, exit: None }
     }
 }
+
+impl fmt::Display for AttemptFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for AttemptFault {}
 
 /// The source of a fault, with the facts that this kind of source has.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,12 +5,13 @@
 
 use std::pin::Pin;
 
-use steadfast::breaker::State;
-use steadfast::classify::{AttemptFault, FaultSource, TransportError};
-use steadfast::code::{CallStatus, Code};
-use steadfast::envelope::{CallEnvelope, UnknownFieldPolicy};
+use steadfast::admin::breaker::State;
+use steadfast::call::classify::{AttemptFault, FaultSource, TransportError};
+use steadfast::call::code::{CallStatus, Code};
+use steadfast::call::envelope::{CallEnvelope, UnknownFieldPolicy};
+use steadfast::call::{ResolvedTool, ToolRegistry};
 use steadfast::turn::{TurnCallOutcome, TurnStatus};
-use steadfast::{Attempt, CallResponse, ResolvedTool, ToolHandler, ToolRegistry};
+use steadfast::{Attempt, CallResponse, ToolHandler};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 

@@ -16,10 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast::classify::FaultNature;
+use steadfast::call::ToolResult;
+use steadfast::call::classify::FaultNature;
+use steadfast::store::RuntimeClock;
+use steadfast::telemetry::EngineListener;
 use steadfast::turn::FailureStrategy;
 use steadfast::turn::trace::{TraceEvent, TraceEventType};
-use steadfast::{Engine, EngineListener, RuntimeClock, Steadfast, ToolResult, TurnResponse, TurnTraceView};
+use steadfast::turn::{TurnResponse, TurnTraceView};
+use steadfast::{Engine, Steadfast};
 
 use scripted::*;
 
@@ -32,11 +36,11 @@ async fn engine(settings: &str) -> Engine {
 async fn opened(class: &str, settings: &str, listener: Option<Arc<dyn EngineListener>>) -> Engine {
     let text = format!("profile = \"measured\"\n{settings}\n[tools.\"t/*\"]\nclass = \"{class}\"\n");
     let sources = support::sources(&support::folder("measured"), "steadfast.toml", &text, &[]);
-    let mut opening = Steadfast::builder(sources).clock(Arc::new(RuntimeClock::new()));
+    let mut opening = Steadfast::builder().sources(sources).clock(Arc::new(RuntimeClock::new()));
     if let Some(listener) = listener {
         opening = opening.listener(listener);
     }
-    opening.open().await.unwrap().engine().clone()
+    opening.build().await.unwrap().engine().clone()
 }
 
 fn events(story: &TurnTraceView, event_type: TraceEventType) -> Vec<&TraceEvent> {

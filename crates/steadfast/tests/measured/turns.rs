@@ -1,8 +1,8 @@
 //! The turns of the seed: several calls that depend on each other, of which one fails.
 
+use steadfast::telemetry::{EngineListener, TurnContext};
 use steadfast::turn::trace::{TraceNote, TurnFact};
 use steadfast::turn::{TurnCallOutcome, TurnEndReason, TurnStatus};
-use steadfast::{EngineListener, TurnContext};
 
 use super::*;
 

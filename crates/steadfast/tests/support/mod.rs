@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use steadfast::{ConfigFile, FileRequirement, Sources};
+use steadfast::config::{ConfigFile, FileRequirement, Sources};
 
 /// Folders of a test, removed with its thread: by then the runtime has ended and writes nothing more.
 struct TestFolders(RefCell<Vec<PathBuf>>);

@@ -140,8 +140,8 @@ impl<'c> ConfigDiff<'c> {
 
 #[cfg(test)]
 mod tests {
-    use steadfast::Sources;
-    use steadfast::id::{Namespace, ToolName, ToolRef};
+    use steadfast::call::id::{Namespace, ToolName};
+    use steadfast::config::Sources;
 
     use super::*;
 

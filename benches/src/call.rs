@@ -28,7 +28,7 @@ use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::key::{KeyInputs, RecordKey, arguments_digest, computed_key, explicit_key};
 use steadfast_core::limit::Limiter;
 use steadfast_core::output::{RawJson, ToolOutput};
-use steadfast_core::policy::{PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, PolicyProfile, ToolClass};
 use steadfast_core::retry::{CallerLimits, RetryBudget};
 use steadfast_core::trust::TrustLedger;
 
@@ -125,7 +125,7 @@ fn count_allocations(report: &mut BenchReport) -> Result<(), InvalidId> {
 }
 
 /// Does the work in which the budget is counted.
-fn parts(text: &str, policy: &ToolPolicy) -> Option<Digest> {
+fn parts(text: &str, policy: &CallPolicy) -> Option<Digest> {
     let document = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).ok()?;
     Some(arguments_digest(document.root(), policy.class, &policy.dedupe))
 }
@@ -167,7 +167,7 @@ struct MinimalEngine {
     actor: ActorId,
     request: RequestId,
     process: ProcessIdentity,
-    policy: Arc<ToolPolicy>,
+    policy: Arc<CallPolicy>,
     reads: Arc<[Box<str>]>,
     answer: AttemptReport,
     breaker: CircuitBreaker,

@@ -13,7 +13,7 @@ use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, Tool
 use steadfast_core::key::RecordKey;
 use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{PolicyProfile, ToolClass};
-use steadfast_store::{Store, this_process};
+use steadfast_store::{StateStore, this_process};
 use tokio::runtime::Runtime;
 
 use crate::engine::MeasurementError;
@@ -27,7 +27,7 @@ pub(crate) struct StoreSteps<S> {
     output: ToolOutput,
 }
 
-impl<S: Store> StoreSteps<S> {
+impl<S: StateStore> StoreSteps<S> {
     pub(crate) fn of(store: S) -> Result<Self, MeasurementError> {
         let claim = Claim {
             address: RecordAddress::Explicit(RecordKey(Digest::of(b""))),
@@ -117,7 +117,7 @@ pub(crate) trait ClaimAndSave: Send + Sync + 'static {
     fn pair(&self) -> impl Future<Output = Result<(), MeasurementError>> + Send;
 }
 
-impl<S: Store + 'static> ClaimAndSave for StoreSteps<S> {
+impl<S: StateStore + 'static> ClaimAndSave for StoreSteps<S> {
     async fn pair(&self) -> Result<(), MeasurementError> {
         let claimed = self.claim().await?;
         self.save(claimed).await

@@ -11,9 +11,9 @@ use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, UnknownFieldPolicy}
 use steadfast_core::id::{SessionKey, TurnId};
 use steadfast_core::key::DedupeMode;
 use steadfast_core::output::{RawJson, ToolOutput};
-use steadfast_core::policy::{EnforcementMode, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
 use steadfast_executor::{Attempt, CallResponse, Engine, PolicySource, ToolHandler, ToolResult};
-use steadfast_store::Store;
+use steadfast_store::StateStore;
 use tokio::runtime::Runtime;
 
 use super::MeasurementError;
@@ -75,7 +75,7 @@ impl EngineCaller {
     /// Creates a caller with an engine of its own, whose next calls end this way.
     pub(crate) fn new(
         runtime: &Arc<Runtime>,
-        store: Option<Arc<dyn Store>>,
+        store: Option<Arc<dyn StateStore>>,
         way: EngineCallScenario,
         given: EngineKeyChoice,
     ) -> Result<Self, MeasurementError> {
@@ -229,7 +229,7 @@ pub(super) fn policies() -> impl PolicySource {
     }
 }
 
-pub(crate) fn policy() -> Arc<ToolPolicy> {
+pub(crate) fn policy() -> Arc<CallPolicy> {
     Arc::new(PolicyProfile::Standard.policy(ToolClass::Unknown))
 }
 

@@ -16,7 +16,7 @@ use steadfast_core::envelope::EnvelopeError;
 use steadfast_core::id::{Digest, InvalidId};
 use steadfast_core::json::{JsonDocument, JsonLimits};
 use steadfast_core::key::arguments_digest;
-use steadfast_core::policy::ToolPolicy;
+use steadfast_core::policy::CallPolicy;
 use tokio::runtime::Runtime;
 
 pub(crate) use self::caller::{EngineCallScenario, EngineCaller, EngineKeyChoice};
@@ -177,7 +177,7 @@ fn parts_in_a_task(runtime: &Runtime, texts: &Arc<[String]>, count: u32) -> Dura
 }
 
 /// Does the work in which the budget is counted.
-fn parts(text: &str, policy: &ToolPolicy) -> Option<Digest> {
+fn parts(text: &str, policy: &CallPolicy) -> Option<Digest> {
     let document = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE).ok()?;
     Some(arguments_digest(document.root(), policy.class, &policy.dedupe))
 }

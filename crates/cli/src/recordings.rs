@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use steadfast::admin::rehearse::RecordedCall;
 use steadfast::call::id::{Domain, ToolRef};
 use steadfast::config::{Config, ExplainedSetting, StartupPlan};
-use steadfast::policy::{AnnotationHints, ToolPolicy};
+use steadfast::policy::{AnnotationHints, CallPolicy};
 
 use crate::failure::CommandFailure;
 use crate::sources::ConfigFileOptions;
@@ -45,7 +45,7 @@ impl RecordingOptions {
 }
 
 /// Returns the policy of a recorded call under a configuration.
-pub(crate) fn policy(config: &Config, call: &RecordedCall) -> Arc<ToolPolicy> {
+pub(crate) fn policy(config: &Config, call: &RecordedCall) -> Arc<CallPolicy> {
     let RecordedCall { request, annotations, .. } = call;
     config.resolve_at(&request.tool, *annotations, request.domain.as_ref()).policy
 }

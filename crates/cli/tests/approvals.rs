@@ -21,7 +21,7 @@ use steadfast::call::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast::call::code::Code;
 use steadfast::call::envelope::CallEnvelope;
 use steadfast::call::{CallOptions, EnvelopeBuilder, ToolResult, output::ToolOutput};
-use steadfast::policy::{ApprovalTrigger, EnforcementMode, ToolClass, ToolPolicy};
+use steadfast::policy::{ApprovalTrigger, CallPolicy, EnforcementMode, ToolClass};
 use steadfast::store::{RecordFilter, RecordPage, SqliteOptions, SqliteStore};
 use steadfast::{Attempt, CallResponse, Engine};
 use steadfast_core::policy::PolicyProfile;
@@ -40,7 +40,7 @@ impl ApprovalTestHome {
     }
 
     /// Returns an engine on that store, like that of a gateway.
-    async fn engine(&self, policy: ToolPolicy) -> Engine {
+    async fn engine(&self, policy: CallPolicy) -> Engine {
         let store = SqliteStore::open(SqliteOptions::at(self.0.join("state.db"))).unwrap();
         Engine::builder().store(Arc::new(store)).policies(Arc::new(policy)).start().await
     }
@@ -66,13 +66,13 @@ impl ApprovalTestHome {
 }
 
 /// Returns the policy of a tool that must not run twice and needs approval.
-fn asks() -> ToolPolicy {
+fn asks() -> CallPolicy {
     let mut policy = plain();
     policy.approval.when = ApprovalTrigger::Always;
     policy
 }
 
-fn plain() -> ToolPolicy {
+fn plain() -> CallPolicy {
     let mut policy = PolicyProfile::Standard.policy(ToolClass::Mutating);
     policy.modes.guard = EnforcementMode::Off;
     policy.modes.breaker = EnforcementMode::Off;
@@ -173,7 +173,7 @@ async fn lost(engine: &Engine) -> (CallEnvelope, String) {
     (wanted, told.result.error.unwrap().message)
 }
 
-fn settles_after(linger: Duration) -> ToolPolicy {
+fn settles_after(linger: Duration) -> CallPolicy {
     let mut policy = plain();
     policy.settling.linger = linger;
     policy

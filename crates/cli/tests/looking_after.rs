@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use steadfast::admin::{BreakerOverride, OperatorIdentity, OperatorSurface};
 use steadfast::call::classify::{AttemptFault, FaultSource};
 use steadfast::call::{EnvelopeBuilder, ToolResult, output::ToolOutput};
-use steadfast::policy::{ApprovalTrigger, EnforcementMode, ToolClass, ToolPolicy};
+use steadfast::policy::{ApprovalTrigger, CallPolicy, EnforcementMode, ToolClass};
 use steadfast::store::{SqliteOptions, SqliteStore};
 use steadfast::{Attempt, Engine, Steadfast};
 use steadfast_core::policy::PolicyProfile;
@@ -58,7 +58,7 @@ impl OperatorTestHome {
     }
 
     /// Returns an engine on that store, like that of a gateway.
-    async fn engine(&self, policy: ToolPolicy) -> Engine {
+    async fn engine(&self, policy: CallPolicy) -> Engine {
         fs::create_dir_all(self.0.join("state")).unwrap();
         let store = SqliteStore::open(SqliteOptions::at(self.0.join("state/state.db"))).unwrap();
         Engine::builder().store(Arc::new(store)).policies(Arc::new(policy)).start().await
@@ -213,7 +213,7 @@ impl FakeGateway {
     }
 }
 
-fn plain() -> ToolPolicy {
+fn plain() -> CallPolicy {
     let mut policy = PolicyProfile::Standard.policy(ToolClass::Mutating);
     policy.modes.guard = EnforcementMode::Off;
     policy.modes.trust = EnforcementMode::Off;
@@ -221,7 +221,7 @@ fn plain() -> ToolPolicy {
     policy
 }
 
-fn asks() -> ToolPolicy {
+fn asks() -> CallPolicy {
     let mut policy = plain();
     policy.modes.trust = EnforcementMode::Enforce;
     policy.approval.when = ApprovalTrigger::Always;

@@ -1,7 +1,7 @@
 //! The configuration of Steadfast.
 //!
 //! One schema, two types. *As written*: a tree with the place of every key and value, from TOML, JSON,
-//! variables and flags alike. *As resolved*: [`steadfast_core::policy::ToolPolicy`], complete and valid. Between
+//! variables and flags alike. *As resolved*: [`steadfast_core::policy::CallPolicy`], complete and valid. Between
 //! them are tables of settings. Each row has the name of a setting, the values that it takes and its meaning.
 //! The reader, the messages, the JSON Schema, the reference page and `explain` are all made from these rows.
 //!

@@ -14,7 +14,7 @@ use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Domain, Namespace, ToolRef};
 use steadfast_core::json::JsonValue;
 use steadfast_core::policy::{
-    AnnotationHints, ComputedKeyPolicy, PolicyProfile, ToolClass, ToolPolicy, TrustRule,
+    AnnotationHints, CallPolicy, ComputedKeyPolicy, PolicyProfile, ToolClass, TrustRule,
 };
 
 use crate::config::{Config, ConfigParts, DEFAULTS_NAME};
@@ -28,7 +28,7 @@ use crate::switch::Switches;
 #[derive(Clone, Debug)]
 pub struct ResolvedPolicy {
     /// The policy.
-    pub policy: Arc<ToolPolicy>,
+    pub policy: Arc<CallPolicy>,
     /// Origin of each setting.
     pub origins: Arc<Origins>,
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::{BreakerCounts, BreakerDetails, BreakerTransition, CircuitBreaker, State};
 use steadfast_core::id::{Domain, Namespace, TenantId, ToolName, ToolRef};
-use steadfast_core::policy::{EnforcementMode, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, EnforcementMode};
 use steadfast_store::DocumentKind;
 
 use crate::audit::{AuditAction, AuditChange, OperatorIdentity};
@@ -328,7 +328,7 @@ impl EngineInner {
     }
 
     /// Returns the policy of the last call. Without one, returns that of a call with no further details.
-    fn policy_of_breaker(&self, tenant: &Option<TenantId>, key: &BreakerKey) -> Arc<ToolPolicy> {
+    fn policy_of_breaker(&self, tenant: &Option<TenantId>, key: &BreakerKey) -> Arc<CallPolicy> {
         match key {
             BreakerKey::Tool(tool) => self.policy_of_tool(tenant, tool),
             BreakerKey::Dependency(name) => {

@@ -16,7 +16,7 @@ use steadfast_core::call::{CallMechanisms, CallRequest, CallResult};
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{SessionKey, TenantId, ToolRef};
 use steadfast_core::limit::Limiter;
-use steadfast_core::policy::ToolPolicy;
+use steadfast_core::policy::CallPolicy;
 use steadfast_core::retry::RetryBudget;
 use steadfast_core::stats::Statistics;
 use steadfast_core::trust::{TrustBounds, TrustLedger};
@@ -74,7 +74,7 @@ pub(crate) struct ToolState {
 #[derive(Clone, Debug)]
 pub(crate) struct ToolCallCounts {
     /// Policy of the last call.
-    pub(crate) policy: Arc<ToolPolicy>,
+    pub(crate) policy: Arc<CallPolicy>,
     pub(crate) calls: u64,
     /// Number of calls that ran and failed.
     pub(crate) failures: u64,
@@ -85,7 +85,7 @@ pub(crate) struct ToolCallCounts {
 
 impl ToolState {
     /// Counts a call that has ended.
-    pub(crate) fn record_call(&mut self, policy: &Arc<ToolPolicy>, result: &CallResult, now: Timestamp) {
+    pub(crate) fn record_call(&mut self, policy: &Arc<CallPolicy>, result: &CallResult, now: Timestamp) {
         let seen = self.seen.get_or_insert_with(|| ToolCallCounts {
             policy: policy.clone(),
             calls: 0,
@@ -109,7 +109,7 @@ pub(crate) struct DependencyCell {
     pub(crate) breaker: Mutex<CircuitBreaker>,
     pub(crate) load: Mutex<DependencyLoad>,
     /// Policy of the last call that its circuit breaker judged.
-    pub(crate) policy: Mutex<Option<Arc<ToolPolicy>>>,
+    pub(crate) policy: Mutex<Option<Arc<CallPolicy>>>,
 }
 
 /// The limits that protect a dependency from load.

@@ -11,7 +11,7 @@ use futures_util::future::select_ok;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{Claim, ClaimOwner, DeliveryReceipt};
-use steadfast_store::Store;
+use steadfast_store::StateStore;
 use tokio::sync::{mpsc, watch};
 
 use crate::verification_log::OutcomeRecipient;
@@ -20,7 +20,7 @@ use crate::verification_log::OutcomeRecipient;
 #[derive(Clone, Debug)]
 pub struct DeliveryHandle {
     pub(crate) receipt: DeliveryReceipt,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn StateStore>,
     /// Recipient and server of a final response that an outcome is unknown.
     pub(crate) told: Option<OutcomeRecipient>,
     has_arrived: Arc<watch::Sender<bool>>,
@@ -76,7 +76,7 @@ impl Deliveries {
     pub(crate) fn hand_over(
         &self,
         receipt: DeliveryReceipt,
-        store: Arc<dyn Store>,
+        store: Arc<dyn StateStore>,
         told: Option<OutcomeRecipient>,
         at: u64,
     ) -> DeliveryHandle {
@@ -194,7 +194,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_written_is_no_longer_kept_here() {
-        let store: Arc<dyn Store> =
+        let store: Arc<dyn StateStore> =
             Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))));
         let (deliveries, waiting) = Deliveries::new();
         let receipts = ["a", "b"].map(|name| DeliveryReceipt {
@@ -213,7 +213,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_replayed_response_overlaps_with_no_call_that_came_after_the_first_delivery() {
-        let store: Arc<dyn Store> =
+        let store: Arc<dyn StateStore> =
             Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))));
         for arrives in [true, false] {
             let (deliveries, _waiting) = Deliveries::new();
@@ -237,7 +237,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_in_doubt_until_it_has_arrived_or_is_lost() {
-        let store: Arc<dyn Store> =
+        let store: Arc<dyn StateStore> =
             Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))));
         let (deliveries, _waiting) = Deliveries::new();
         let receipt = |version| DeliveryReceipt {

@@ -28,7 +28,7 @@ use steadfast_core::key::RecordKey;
 use steadfast_core::policy::{EnforcementMode, ToolClass};
 use steadfast_core::rehearse::{EventTrail, RecordedEvent, RecordedEventKind};
 use steadfast_core::trust::TrustTarget;
-use steadfast_store::{Store, StoreError};
+use steadfast_store::{StateStore, StoreError};
 use tokio::sync::watch;
 
 use crate::approvals::{ApprovalPrompter, ClientDecision, ClientDecisionFuture};
@@ -53,7 +53,7 @@ pub(crate) struct CallDriver {
     pub(crate) envelope: Arc<CallEnvelope>,
     pub(crate) call: Call,
     pub(crate) cells: CallMachines,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn StateStore>,
     pub(crate) tool: Arc<dyn DynTool>,
     pub(crate) desk: Arc<CallerSlot>,
     asker: Option<Arc<dyn ApprovalPrompter>>,
@@ -114,7 +114,7 @@ impl CallDriver {
         envelope: Arc<CallEnvelope>,
         call: Call,
         cells: CallMachines,
-        store: Arc<dyn Store>,
+        store: Arc<dyn StateStore>,
         tool: Arc<dyn DynTool>,
         desk: Arc<CallerSlot>,
         asker: Option<Arc<dyn ApprovalPrompter>>,

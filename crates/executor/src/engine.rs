@@ -25,11 +25,11 @@ use steadfast_core::envelope::{
 use steadfast_core::id::{ActorId, Digest, Domain, TurnId};
 use steadfast_core::json::JsonDocument;
 use steadfast_core::notification::Notification;
-use steadfast_core::policy::{AnnotationHints, ArgumentCheck, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_core::policy::{AnnotationHints, ArgumentCheck, CallPolicy, PolicyProfile, ToolClass};
 use steadfast_core::rehearse::{EventTrail, RecordedEvent, RecordedEventKind};
 use steadfast_core::trust::TrustBounds;
 use steadfast_store::{
-    JournalEntry, JournalLimits, LocalProcessMonitor, MemoryOptions, MemoryStore, Store, StoreError,
+    JournalEntry, JournalLimits, LocalProcessMonitor, MemoryOptions, MemoryStore, StateStore, StoreError,
     SystemClock, TimeSource, this_process,
 };
 use tokio::runtime::Handle;
@@ -74,9 +74,9 @@ pub struct Engine {
 /// The state that all clones of an engine share.
 pub(crate) struct EngineInner {
     pub(crate) clock: Arc<dyn TimeSource>,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn StateStore>,
     /// The store for read-only calls. Losing its records costs one more run and nothing else.
-    pub(crate) local: Arc<dyn Store>,
+    pub(crate) local: Arc<dyn StateStore>,
     pub(crate) policies: Box<dyn PolicySource>,
     pub(crate) machines: MachineRegistry,
     pub(crate) runs: Arc<InFlightRuns>,
@@ -257,7 +257,7 @@ impl Engine {
     }
 
     /// Returns the policy for an envelope, for surfaces that do more with a tool's server than call it.
-    pub fn policy_of(&self, envelope: &CallEnvelope) -> Result<Arc<ToolPolicy>, EnvelopeError> {
+    pub fn policy_of(&self, envelope: &CallEnvelope) -> Result<Arc<CallPolicy>, EnvelopeError> {
         let params = CallRequest::params(envelope)?;
         Ok(self.inner.policies.policy(envelope, params.root(), AnnotationHints::default()))
     }
@@ -419,7 +419,7 @@ async fn drive(
 }
 
 /// Returns the schema that arguments are checked against before the tool is called, if the policy asks for that.
-fn checked_against<'t>(tool: &'t ToolInfo, policy: &ToolPolicy) -> Option<JsonDocument<'t>> {
+fn checked_against<'t>(tool: &'t ToolInfo, policy: &CallPolicy) -> Option<JsonDocument<'t>> {
     match policy.arguments {
         ArgumentCheck::Enforce => tool.schema(),
         ArgumentCheck::Assist | ArgumentCheck::Off => None,
@@ -542,7 +542,7 @@ impl CallerSlot {
         result: &CallResult,
         request: &CallRequest,
         text_limit: Option<usize>,
-        store: &Arc<dyn Store>,
+        store: &Arc<dyn StateStore>,
         deliveries: &Deliveries,
         at: u64,
     ) {
@@ -593,7 +593,7 @@ impl EngineInner {
         options: &CallOptions,
         hook_key: Option<&str>,
         number: u64,
-    ) -> Result<(Arc<ToolPolicy>, CallRequest), EnvelopeError> {
+    ) -> Result<(Arc<CallPolicy>, CallRequest), EnvelopeError> {
         let params = CallRequest::params(envelope)?;
         let tool = options.tool.as_deref();
         let annotations = tool.map(|tool| tool.annotations).unwrap_or_default();
@@ -755,7 +755,7 @@ impl EngineInner {
         }
     }
 
-    pub(crate) fn store_trouble(&self, store: &dyn Store, error: &StoreError) {
+    pub(crate) fn store_trouble(&self, store: &dyn StateStore, error: &StoreError) {
         self.telemetry_hooks.store_failed(store.kind(), error);
     }
 }
@@ -788,7 +788,7 @@ impl fmt::Debug for EngineInner {
 #[derive(Default)]
 pub struct EngineBuilder {
     clock: Option<Arc<dyn TimeSource>>,
-    store: Option<Arc<dyn Store>>,
+    store: Option<Arc<dyn StateStore>>,
     policies: Option<Box<dyn PolicySource>>,
     hooks: Option<Arc<dyn Hooks>>,
     listeners: Vec<Arc<dyn EngineListener>>,
@@ -804,7 +804,7 @@ pub struct EngineBuilder {
 
 impl EngineBuilder {
     /// Sets the store of the call records. Default: in memory.
-    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+    pub fn store(mut self, store: Arc<dyn StateStore>) -> Self {
         self.store = Some(store);
         self
     }
@@ -894,7 +894,7 @@ impl EngineBuilder {
     pub async fn start(self) -> Engine {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::default()));
         let process = self.process.unwrap_or_else(this_process);
-        let memory = || -> Arc<dyn Store> {
+        let memory = || -> Arc<dyn StateStore> {
             let usual = MemoryOptions::new(clock.clone());
             Arc::new(MemoryStore::new(MemoryOptions {
                 most: self.records_in_memory.unwrap_or(usual.most),

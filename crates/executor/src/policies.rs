@@ -5,7 +5,7 @@ use std::sync::Arc;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Namespace;
 use steadfast_core::json::JsonValue;
-use steadfast_core::policy::{AnnotationHints, ToolPolicy};
+use steadfast_core::policy::{AnnotationHints, CallPolicy};
 
 /// A source of policies. It is queried once per call, in line, so it must be quick.
 pub trait PolicySource: Send + Sync + 'static {
@@ -15,7 +15,7 @@ pub trait PolicySource: Send + Sync + 'static {
         call: &CallEnvelope,
         params: JsonValue<'_>,
         annotations: AnnotationHints,
-    ) -> Arc<ToolPolicy>;
+    ) -> Arc<CallPolicy>;
 
     /// Returns true if the server's claim that a tool is safe to repeat is trusted.
     fn trusts_annotations(&self, _server: &Namespace) -> bool {
@@ -24,24 +24,24 @@ pub trait PolicySource: Send + Sync + 'static {
 }
 
 /// Applies the same policy to every call.
-impl PolicySource for Arc<ToolPolicy> {
+impl PolicySource for Arc<CallPolicy> {
     fn policy(
         &self,
         _call: &CallEnvelope,
         _params: JsonValue<'_>,
         _annotations: AnnotationHints,
-    ) -> Arc<ToolPolicy> {
+    ) -> Arc<CallPolicy> {
         self.clone()
     }
 }
 
-impl<F: Fn(&CallEnvelope) -> Arc<ToolPolicy> + Send + Sync + 'static> PolicySource for F {
+impl<F: Fn(&CallEnvelope) -> Arc<CallPolicy> + Send + Sync + 'static> PolicySource for F {
     fn policy(
         &self,
         call: &CallEnvelope,
         _params: JsonValue<'_>,
         _annotations: AnnotationHints,
-    ) -> Arc<ToolPolicy> {
+    ) -> Arc<CallPolicy> {
         self(call)
     }
 }

@@ -15,7 +15,7 @@ use steadfast_core::policy::AnnotationHints;
 use steadfast_core::rehearse::{RecordedCall, RecordedRequest, RecordedResult};
 use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::Signature;
-use steadfast_store::{Journal, JournalEntry, JournalQuery, Store, StoreError, filter_entries};
+use steadfast_store::{Journal, JournalEntry, JournalQuery, StateStore, StoreError, filter_entries};
 
 use crate::history::{CallFacts, FORMAT};
 
@@ -32,7 +32,7 @@ pub struct Recording {
 
 impl Recording {
     /// Reads the newest calls that arrived since then, at most this many.
-    pub async fn read(store: &dyn Store, since: Timestamp, most: usize) -> Result<Self, StoreError> {
+    pub async fn read(store: &dyn StateStore, since: Timestamp, most: usize) -> Result<Self, StoreError> {
         let query = JournalQuery { since, ..JournalQuery::newest(Journal::History, most) };
         let facts = |entry: &JournalEntry| Some(serde_json::from_str::<CallFacts>(&entry.body).ok());
         let found = filter_entries(store, &query, usize::MAX, facts).await?.found;

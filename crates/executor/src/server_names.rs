@@ -3,7 +3,7 @@
 use steadfast_core::id::Namespace;
 use steadfast_core::server_name::{KEPT, ServerClaim, ServerFailure, ServerIdentity, ServerNameRecord};
 use steadfast_store::{
-    Document, DocumentKind, DocumentName, LocalProcessMonitor, ProcessMonitor as _, Store, StoreError,
+    Document, DocumentKind, DocumentName, LocalProcessMonitor, ProcessMonitor as _, StateStore, StoreError,
     this_process, update_document,
 };
 
@@ -79,7 +79,7 @@ fn read(found: Option<&Document>) -> ServerNameRecord {
 }
 
 /// Returns the servers that failed recently and have not recovered, by the names of their tools.
-pub async fn failed_servers(store: &dyn Store) -> Result<Vec<(Namespace, ServerFailure)>, StoreError> {
+pub async fn failed_servers(store: &dyn StateStore) -> Result<Vec<(Namespace, ServerFailure)>, StoreError> {
     let documents = store.documents(DocumentKind::Server).await?;
     let failed = |(_, document): (DocumentName, Document)| {
         let names = read(Some(&document));
@@ -89,7 +89,9 @@ pub async fn failed_servers(store: &dyn Store) -> Result<Vec<(Namespace, ServerF
 }
 
 /// Returns the running servers that share a requested name but are different servers, by that name.
-pub async fn servers_of_one_name(store: &dyn Store) -> Result<Vec<(String, Vec<ServerClaim>)>, StoreError> {
+pub async fn servers_of_one_name(
+    store: &dyn StateStore,
+) -> Result<Vec<(String, Vec<ServerClaim>)>, StoreError> {
     let (neighbours, now) = (LocalProcessMonitor::of(this_process()), store.now());
     let documents = store.documents(DocumentKind::Server).await?;
     let clash = |(name, document): (DocumentName, Document)| {

@@ -19,7 +19,7 @@ use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Digest, TenantId};
 use steadfast_core::policy::ApprovalPolicy;
 use steadfast_core::redact;
-use steadfast_store::{Store, StoreError, TimeSource};
+use steadfast_store::{StateStore, StoreError, TimeSource};
 use tokio::sync::Notify;
 
 use crate::engine::EngineInner;
@@ -51,8 +51,8 @@ pub(crate) struct StoreRetry {
 }
 
 enum StoreOperation {
-    Save(Arc<dyn Store>, Box<SaveRequest>),
-    Release(Arc<dyn Store>, ReleaseRequest),
+    Save(Arc<dyn StateStore>, Box<SaveRequest>),
+    Release(Arc<dyn StateStore>, ReleaseRequest),
     Park(Box<DeferredApproval>),
     GiveBack { tenant: Option<TenantId>, grant: GrantId, spender: Digest },
 }

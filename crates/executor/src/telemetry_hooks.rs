@@ -18,7 +18,7 @@ use steadfast_core::dedupe::ClaimOwner;
 use steadfast_core::envelope::{CallEnvelope, CallerIdentity, ErrorBody};
 use steadfast_core::id::{Digest, RequestId, SessionKey, TenantId, ToolRef, TurnId};
 use steadfast_core::notification::Notification;
-use steadfast_core::policy::ToolPolicy;
+use steadfast_core::policy::CallPolicy;
 use steadfast_core::trust::TrustChange;
 use steadfast_core::turn::trace::{TraceEvent, TraceId, TraceNote, TraceSpan};
 use steadfast_store::{StoreError, StoreEvent};
@@ -80,7 +80,7 @@ pub struct NoticeContext<'a> {
     /// The request that was made of it.
     pub request: &'a CallRequest,
     /// The policy that applies to it.
-    pub policy: &'a ToolPolicy,
+    pub policy: &'a CallPolicy,
     /// Time of the fact.
     pub at: Timestamp,
 }

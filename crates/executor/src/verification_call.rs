@@ -18,7 +18,7 @@ use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{EnforcementMode, ToolClass};
 use steadfast_core::redact;
 use steadfast_core::verification::{VerificationCall, VerificationFinding};
-use steadfast_store::Store;
+use steadfast_store::StateStore;
 
 use crate::audit::{OperatorIdentity, OperatorSurface};
 use crate::driver::CallDriver;
@@ -81,7 +81,7 @@ impl CallDriver {
 /// A verification of a call.
 struct Verification {
     inner: Arc<EngineInner>,
-    store: Arc<dyn Store>,
+    store: Arc<dyn StateStore>,
     /// The call to verify.
     of: Arc<CallEnvelope>,
     number: u64,

@@ -13,7 +13,7 @@ use steadfast_core::call::{Call, CallRequest, CallResult};
 use steadfast_core::classify::Severity;
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::id::{Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
-use steadfast_core::policy::{AnnotationHints, PolicyProfile, ToolClass, ToolPolicy, TrustRule};
+use steadfast_core::policy::{AnnotationHints, CallPolicy, PolicyProfile, ToolClass, TrustRule};
 use steadfast_core::stats::{PerformanceScore, ScoreOutcome, StatsKey};
 use steadfast_core::trust::{TrustLedger, TrustScope, TrustState, TrustStatus};
 use steadfast_store::{Journal, JournalQuery};
@@ -424,14 +424,14 @@ impl EngineInner {
     }
 
     /// Returns the policy of the last call of a tool. Without one, returns that of a call with no further details.
-    pub(crate) fn policy_of_tool(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Arc<ToolPolicy> {
+    pub(crate) fn policy_of_tool(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Arc<CallPolicy> {
         let cell = self.machines.tools.find(&ToolKey { tenant: tenant.clone(), tool: tool.clone() });
         let seen = cell.and_then(|cell| cell.lock().seen.as_ref().map(|seen| seen.policy.clone()));
         seen.unwrap_or_else(|| self.policy_of_blank(tenant, Some(tool), None, AnnotationHints::default()))
     }
 
     /// Returns the policy of a host or server.
-    pub(crate) fn policy_at(&self, tenant: &Option<TenantId>, name: &str) -> Arc<ToolPolicy> {
+    pub(crate) fn policy_at(&self, tenant: &Option<TenantId>, name: &str) -> Arc<CallPolicy> {
         let domain = Domain::new(name).ok();
         let tool = Namespace::new(name).ok().zip(ToolName::new("*").ok());
         let tool = tool.map(|(namespace, tool)| ToolRef { namespace, tool });
@@ -439,7 +439,7 @@ impl EngineInner {
     }
 
     /// Returns the policy of an unknown tool and server.
-    pub(crate) fn policy_of_nothing(&self, tenant: &Option<TenantId>) -> Arc<ToolPolicy> {
+    pub(crate) fn policy_of_nothing(&self, tenant: &Option<TenantId>) -> Arc<CallPolicy> {
         self.policy_of_blank(tenant, None, None, AnnotationHints::default())
     }
 
@@ -450,7 +450,7 @@ impl EngineInner {
         tool: Option<&ToolRef>,
         domain: Option<&Domain>,
         annotations: AnnotationHints,
-    ) -> Arc<ToolPolicy> {
+    ) -> Arc<CallPolicy> {
         let Some(mut envelope) = BLANK.clone() else {
             return Arc::new(PolicyProfile::Standard.policy(ToolClass::Unknown));
         };

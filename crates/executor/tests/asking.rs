@@ -11,31 +11,31 @@ use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::output::{RawJson, ToolOutput};
-use steadfast_core::policy::{ApprovalTrigger, EnforcementMode, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_core::policy::{ApprovalTrigger, CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
 use steadfast_core::trust::TrustTarget;
 use steadfast_executor::{
     ApprovalPrompter, Attempt, AttemptError, CallOptions, CallResponse, ClientDecision, ClientDecisionFuture,
     Engine, OperatorIdentity, OperatorSurface, RuntimeClock, ToolResult,
 };
-use steadfast_store::{Journal, JournalQuery, MemoryOptions, MemoryStore, Store};
+use steadfast_store::{Journal, JournalQuery, MemoryOptions, MemoryStore, StateStore};
 
 fn by() -> OperatorIdentity {
     OperatorIdentity::new("ann", OperatorSurface::Library)
 }
 
-fn policy() -> ToolPolicy {
+fn policy() -> CallPolicy {
     let mut policy = PolicyProfile::Standard.policy(ToolClass::Mutating);
     policy.modes.guard = EnforcementMode::Off;
     policy
 }
 
-fn needs_a_person() -> ToolPolicy {
+fn needs_a_person() -> CallPolicy {
     let mut policy = policy();
     policy.approval.when = ApprovalTrigger::Always;
     policy
 }
 
-async fn engine(policy: ToolPolicy) -> Engine {
+async fn engine(policy: CallPolicy) -> Engine {
     Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
 }
 
@@ -187,7 +187,7 @@ async fn rp_7_only_an_operator_is_asked_about_a_blocked_tool() {
 #[tokio::test(start_paused = true)]
 async fn a_question_of_a_tool_is_given_to_its_caller_each_time_and_remembered_as_one() {
     let clock = Arc::new(RuntimeClock::new());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let engine =
         Engine::builder().clock(clock).store(store.clone()).policies(Arc::new(policy())).start().await;
     let runs = Arc::new(AtomicU32::new(0));

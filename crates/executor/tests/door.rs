@@ -14,13 +14,13 @@ use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::json::JsonValue;
 use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{
-    AnnotationHints, ArgumentCheck, EnforcementMode, MechanismModes, PolicyProfile, ToolClass, ToolPolicy,
+    AnnotationHints, ArgumentCheck, CallPolicy, EnforcementMode, MechanismModes, PolicyProfile, ToolClass,
 };
 use steadfast_executor::{
     Attempt, CallOptions, CallResponse, Engine, EngineListener, RejectedCall, RuntimeClock, ToolInfo,
     ToolResult, TrustStorage,
 };
-use steadfast_store::{DocumentKind, MemoryOptions, MemoryStore, Store};
+use steadfast_store::{DocumentKind, MemoryOptions, MemoryStore, StateStore};
 
 fn text(params: &str) -> String {
     format!(
@@ -100,7 +100,7 @@ fn options(schema: &str) -> CallOptions {
 }
 
 async fn engine(check: ArgumentCheck) -> Engine {
-    let policy = ToolPolicy { arguments: check, ..PolicyProfile::Standard.policy(ToolClass::Unknown) };
+    let policy = CallPolicy { arguments: check, ..PolicyProfile::Standard.policy(ToolClass::Unknown) };
     Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
 }
 
@@ -154,7 +154,7 @@ async fn what_a_server_says_of_its_tool_reaches_the_policies() {
             _: &CallEnvelope,
             _: JsonValue<'_>,
             annotations: AnnotationHints,
-        ) -> Arc<ToolPolicy> {
+        ) -> Arc<CallPolicy> {
             self.0.lock().push(annotations);
             Arc::new(PolicyProfile::Standard.policy(ToolClass::Unknown))
         }
@@ -175,7 +175,7 @@ async fn what_a_server_says_of_its_tool_reaches_the_policies() {
 #[tokio::test(start_paused = true)]
 async fn rp_17_trust_that_is_kept_nowhere_ends_with_the_process() {
     let clock = Arc::new(RuntimeClock::new());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let start = async |kept| {
         let mut policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
         policy.modes = MechanismModes {

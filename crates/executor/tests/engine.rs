@@ -16,7 +16,7 @@ use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::policy::{
-    ApprovalTrigger, EnforcementMode, MechanismModes, PolicyProfile, ToolClass, ToolPolicy,
+    ApprovalTrigger, CallPolicy, EnforcementMode, MechanismModes, PolicyProfile, ToolClass,
 };
 use steadfast_core::trust::TrustState;
 use steadfast_executor::{
@@ -24,13 +24,13 @@ use steadfast_executor::{
     HostStep, OperatorIdentity, OperatorSurface, RuntimeClock, ShutdownReport, ToolHandler, ToolResult,
     TrustFile,
 };
-use steadfast_store::{DocumentKind, Journal, JournalQuery, MemoryOptions, MemoryStore, Store};
+use steadfast_store::{DocumentKind, Journal, JournalQuery, MemoryOptions, MemoryStore, StateStore};
 use tokio::sync::Semaphore;
 
 use faulty::{FaultMode, FaultyStore};
 use turns::scripted::{ok, reset, settle};
 
-async fn engine(policy: ToolPolicy) -> Engine {
+async fn engine(policy: CallPolicy) -> Engine {
     Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
 }
 
@@ -38,7 +38,7 @@ fn by() -> OperatorIdentity {
     OperatorIdentity::new("ann", OperatorSurface::Library)
 }
 
-fn standard(class: ToolClass) -> ToolPolicy {
+fn standard(class: ToolClass) -> CallPolicy {
     PolicyProfile::Standard.policy(class)
 }
 
@@ -499,7 +499,7 @@ impl Hooks for RecordingHooks {
     }
 }
 
-async fn hooked(policy: ToolPolicy, hooks: RecordingHooks) -> (Engine, Arc<RecordingHooks>) {
+async fn hooked(policy: CallPolicy, hooks: RecordingHooks) -> (Engine, Arc<RecordingHooks>) {
     let hooks = Arc::new(hooks);
     let engine = Engine::builder()
         .clock(Arc::new(RuntimeClock::new()))
@@ -557,7 +557,7 @@ async fn the_key_hook_gives_a_key_to_a_call_that_has_none() {
 }
 
 /// Starts an engine on a shared store, as after a restart of the process.
-async fn restarted(store: &Arc<dyn Store>, clock: &Arc<RuntimeClock>, policy: &ToolPolicy) -> Engine {
+async fn restarted(store: &Arc<dyn StateStore>, clock: &Arc<RuntimeClock>, policy: &CallPolicy) -> Engine {
     Engine::builder()
         .store(store.clone())
         .clock(clock.clone())
@@ -569,7 +569,7 @@ async fn restarted(store: &Arc<dyn Store>, clock: &Arc<RuntimeClock>, policy: &T
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_and_lost_trust_survive_a_restart() {
     let clock = Arc::new(RuntimeClock::new());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let mut policy = standard(ToolClass::Unknown);
     policy.retry.attempts = 1.try_into().unwrap();
     policy.modes.guard = EnforcementMode::Off;
@@ -606,7 +606,7 @@ async fn an_open_breaker_and_lost_trust_survive_a_restart() {
 #[tokio::test(start_paused = true)]
 async fn rp_8_trust_that_was_won_back_stays_when_it_is_stored() {
     let clock = Arc::new(RuntimeClock::new());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let mut policy = standard(ToolClass::Unknown);
     policy.retry.attempts = 1.try_into().unwrap();
     (policy.modes.guard, policy.modes.breaker) = (EnforcementMode::Off, EnforcementMode::Off);
@@ -764,7 +764,7 @@ async fn rp_12_a_file_of_a_host_keeps_its_form_of_dates_and_what_we_do_not_know(
 #[tokio::test(start_paused = true)]
 async fn the_history_of_a_call_says_what_became_of_it_and_not_what_was_in_it() {
     let clock = Arc::new(RuntimeClock::new());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let engine = restarted(&store, &clock, &standard(ToolClass::Idempotent)).await;
     engine.call(pay(314_159, Some("a-key-of-mine")), flaky(1)).await;
     engine.shutdown(Duration::ZERO).await;
@@ -782,7 +782,7 @@ async fn the_history_of_a_call_says_what_became_of_it_and_not_what_was_in_it() {
 #[tokio::test(start_paused = true)]
 async fn two_engines_of_one_process_on_one_store_are_two_owners() {
     let clock = Arc::new(RuntimeClock::new());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let policy = standard(ToolClass::Mutating);
     let (one, other) = (restarted(&store, &clock, &policy).await, restarted(&store, &clock, &policy).await);
     let tool = GatedTool::new();
@@ -800,7 +800,7 @@ async fn two_engines_of_one_process_on_one_store_are_two_owners() {
 #[tokio::test(start_paused = true)]
 async fn engines_that_share_a_store_send_one_probe() {
     let clock = Arc::new(RuntimeClock::new());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let mut policy = standard(ToolClass::Mutating);
     (policy.modes.guard, policy.modes.trust) = (EnforcementMode::Off, EnforcementMode::Off);
     let start = || {
@@ -851,7 +851,7 @@ async fn unsaved(calls: u32) -> (Engine, Arc<FaultyStore>) {
     let clock = Arc::new(RuntimeClock::new());
     let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
     let policy = standard(ToolClass::Mutating);
-    let engine = restarted(&(store.clone() as Arc<dyn Store>), &clock, &policy).await;
+    let engine = restarted(&(store.clone() as Arc<dyn StateStore>), &clock, &policy).await;
     let tool = GatedTool::new();
     let call = |number: u32| engine.call(pay(1, Some(&format!("k{number}"))), tool.clone());
     let callers: Vec<_> = (1..=calls).map(|number| tokio::spawn(call(number))).collect();
@@ -906,7 +906,7 @@ async fn a_shutdown_waits_for_a_breaker_that_is_being_written() {
     let mut policy = standard(ToolClass::Unknown);
     policy.retry.attempts = 1.try_into().unwrap();
     (policy.modes.guard, policy.modes.trust) = (EnforcementMode::Off, EnforcementMode::Off);
-    let engine = restarted(&(store.clone() as Arc<dyn Store>), &clock, &policy).await;
+    let engine = restarted(&(store.clone() as Arc<dyn StateStore>), &clock, &policy).await;
     store.becomes(FaultMode::HoldsDocuments);
     for amount in 0..5 {
         engine.call(pay(amount, None), flaky(1)).await;

@@ -9,12 +9,12 @@ use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::code::{CallStatus, Code};
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::output::{RawJson, ToolOutput};
-use steadfast_core::policy::{Backoff, EnforcementMode, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_core::policy::{Backoff, CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
 use steadfast_executor::{Attempt, CallResponse, Engine, RecentActivity, RuntimeClock, ToolResult};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-async fn engine(policy: ToolPolicy) -> (Engine, Arc<RecentActivity>) {
+async fn engine(policy: CallPolicy) -> (Engine, Arc<RecentActivity>) {
     let recent = Arc::new(RecentActivity::default());
     let clock = Arc::new(RuntimeClock::new());
     let engine = Engine::builder().clock(clock).policies(Arc::new(policy)).listener(recent.clone());

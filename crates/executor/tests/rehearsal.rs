@@ -19,8 +19,8 @@ use steadfast_core::classify::{AttemptFault, FaultSource, RetryAfter, TransportE
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{
-    AmbiguousOutcomePolicy, ApprovalTrigger, EnforcementMode, LimitPolicy, PolicyProfile, ToolClass,
-    ToolPolicy,
+    AmbiguousOutcomePolicy, ApprovalTrigger, CallPolicy, EnforcementMode, LimitPolicy, PolicyProfile,
+    ToolClass,
 };
 use steadfast_core::rehearse::{
     DifferenceKind, RecordedCall, RecordedEventKind, Rehearsal, ReplayDifference, ReplayEnd, TakenReason,
@@ -29,7 +29,9 @@ use steadfast_executor::{
     Attempt, AttemptError, BreakerOverride, CallFacts, CallOptions, Engine, OperatorIdentity,
     OperatorSurface, Recording, RuntimeClock, ToolResult,
 };
-use steadfast_store::{Journal, JournalEntry, JournalLimits, MemoryOptions, MemoryStore, Store, TimeSource};
+use steadfast_store::{
+    Journal, JournalEntry, JournalLimits, MemoryOptions, MemoryStore, StateStore, TimeSource,
+};
 use tokio::time::Instant;
 
 /// Returns the number of calls to record and replay. It is larger with `cargo xtask test --long`.
@@ -79,10 +81,10 @@ const TOOLS: [(&str, &str); 6] = [
     ("shop", "list"),
 ];
 
-type PolicyChange = fn(&mut ToolPolicy);
+type PolicyChange = fn(&mut CallPolicy);
 
 /// Returns the policies of the tools, with a change to all of them.
-fn policies(change: PolicyChange) -> BTreeMap<String, Arc<ToolPolicy>> {
+fn policies(change: PolicyChange) -> BTreeMap<String, Arc<CallPolicy>> {
     let of = |(namespace, tool): (&str, &str)| {
         let class = match tool {
             "pay" | "order" => ToolClass::Mutating,
@@ -107,7 +109,7 @@ fn policies(change: PolicyChange) -> BTreeMap<String, Arc<ToolPolicy>> {
     TOOLS.into_iter().map(of).collect()
 }
 
-fn unchanged(_: &mut ToolPolicy) {}
+fn unchanged(_: &mut CallPolicy) {}
 
 /// A tool with random behavior. Each tool has outages.
 async fn run(attempt: Attempt, mut dice: SplitMixRandom, down: bool) -> ToolResult {
@@ -203,7 +205,7 @@ fn envelope(number: u64, dice: &mut SplitMixRandom, tool: (&str, &str), now: Tim
 async fn record(calls: u64, seed: u64) -> Recording {
     let clock = Arc::new(RehearsalTestClock(Instant::now()));
     let options = MemoryOptions::new(clock.clone());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions { most: 100_000, ..options }));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions { most: 100_000, ..options }));
     let by_tool = policies(unchanged);
     let engine = Engine::builder()
         .clock(clock)
@@ -298,7 +300,7 @@ async fn answer_requests(engine: &Engine, dice: &mut SplitMixRandom) {
 
 fn rehearse<'r>(recording: &'r Recording, change: PolicyChange) -> (Rehearsal<'r>, Vec<ReplayDifference>) {
     let (was, would) = (policies(unchanged), policies(change));
-    let of = |policies: &BTreeMap<String, Arc<ToolPolicy>>, call: &RecordedCall| {
+    let of = |policies: &BTreeMap<String, Arc<CallPolicy>>, call: &RecordedCall| {
         policies[&call.request.tool.to_string()].clone()
     };
     let rehearsal = Rehearsal::of(&recording.calls, &mut |call| of(&was, call), &[], &mut |_| {});
@@ -358,15 +360,15 @@ fn keyed(key: &'static str) -> ScheduledCall {
 }
 
 /// Returns the standard profile with only retries, breaker and deduplication.
-fn plain() -> ToolPolicy {
+fn plain() -> CallPolicy {
     let mut policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
     (policy.modes.guard, policy.modes.trust) = (EnforcementMode::Off, EnforcementMode::Off);
     policy
 }
 
-async fn start(policy: &ToolPolicy) -> (Engine, Arc<dyn Store>) {
+async fn start(policy: &CallPolicy) -> (Engine, Arc<dyn StateStore>) {
     let clock = Arc::new(RuntimeClock::new());
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let policies = Arc::new(policy.clone());
     (Engine::builder().clock(clock).store(store.clone()).policies(policies).start().await, store)
 }
@@ -400,7 +402,7 @@ async fn make(engine: &Engine, number: usize, planned: ScheduledCall) {
     engine.call(envelope, tool).await;
 }
 
-async fn story(policy: &ToolPolicy, calls: impl IntoIterator<Item = ScheduledCall>) -> Recording {
+async fn story(policy: &CallPolicy, calls: impl IntoIterator<Item = ScheduledCall>) -> Recording {
     let (engine, store) = start(policy).await;
     for (number, planned) in calls.into_iter().enumerate() {
         make(&engine, number, planned).await;
@@ -412,8 +414,8 @@ async fn story(policy: &ToolPolicy, calls: impl IntoIterator<Item = ScheduledCal
 /// Returns the differences: the call, the kind, and the code that it would get, or `?` if that is unknown.
 fn changed(
     recording: &Recording,
-    was: &ToolPolicy,
-    would: &ToolPolicy,
+    was: &CallPolicy,
+    would: &CallPolicy,
 ) -> Vec<(usize, DifferenceKind, String)> {
     let (was, would) = (Arc::new(was.clone()), Arc::new(would.clone()));
     let rehearsal = Rehearsal::of(&recording.calls, &mut |_| was.clone(), &[], &mut |_| {});
@@ -430,7 +432,7 @@ fn changed(
     rehearsal.differences(&replayed).into_iter().map(one).collect()
 }
 
-fn taken(recording: &Recording, policy: &ToolPolicy) -> Vec<usize> {
+fn taken(recording: &Recording, policy: &CallPolicy) -> Vec<usize> {
     let policy = Arc::new(policy.clone());
     let rehearsal = Rehearsal::of(&recording.calls, &mut |_| policy.clone(), &[], &mut |_| {});
     let calls = rehearsal.before().calls.iter().enumerate();
@@ -538,7 +540,7 @@ async fn less_time_ends_an_attempt_and_more_time_has_an_unknown_result() {
     let mut short = plain();
     short.time.attempt = Duration::from_secs(5);
     (short.modes.retry, short.modes.breaker) = (EnforcementMode::Off, EnforcementMode::Off);
-    let long = ToolPolicy { modes: short.modes, ..long };
+    let long = CallPolicy { modes: short.modes, ..long };
     let calls = [ScriptedReply::Late(2), ScriptedReply::Late(10)].map(|says| planned(&[says]));
     let recording = story(&long, calls.clone()).await;
     let timeout = (1, DifferenceKind::AnsweredDifferently, "timeout".to_owned());
@@ -612,7 +614,7 @@ async fn calls_of_an_older_version_are_taken_as_they_were_and_count_for_those_af
 }
 
 /// Returns the calls that an open breaker refused, each with the call that had opened it.
-fn refused_and_by_whom(recording: &Recording, policy: &ToolPolicy) -> Vec<(usize, Option<usize>)> {
+fn refused_and_by_whom(recording: &Recording, policy: &CallPolicy) -> Vec<(usize, Option<usize>)> {
     let policy = Arc::new(policy.clone());
     let all: Vec<_> = (0..recording.calls.len()).collect();
     let rehearsal = Rehearsal::of(&recording.calls, &mut |_| policy.clone(), &all, &mut |_| {});

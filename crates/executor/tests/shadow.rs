@@ -26,7 +26,7 @@ use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::guard::GuardLayer;
 use steadfast_core::output::{RawJson, ToolOutput};
-use steadfast_core::policy::{EnforcementMode, MechanismModes, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, EnforcementMode, MechanismModes, PolicyProfile, ToolClass};
 use steadfast_executor::{Attempt, Engine, EngineListener, NoticeContext, ToolResult};
 use steadfast_store::TimeSource;
 use tokio::time::Instant;
@@ -180,7 +180,7 @@ fn envelope(number: usize, given: &StreamCall, at: Timestamp) -> CallEnvelope {
     CallEnvelope::parse(call.to_string().as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
-fn run(stream: &[StreamCall], policy: ToolPolicy) -> StreamLog {
+fn run(stream: &[StreamCall], policy: CallPolicy) -> StreamLog {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -223,10 +223,10 @@ fn run(stream: &[StreamCall], policy: ToolPolicy) -> StreamLog {
 /// enforce.
 fn compare(
     stream: &[StreamCall],
-    policy: &ToolPolicy,
+    policy: &CallPolicy,
     modes: impl Fn(EnforcementMode) -> MechanismModes,
 ) -> (Vec<Vec<ShadowDecision>>, Vec<Vec<ShadowDecision>>) {
-    let with = |mode| run(stream, ToolPolicy { modes: modes(mode), ..policy.clone() });
+    let with = |mode| run(stream, CallPolicy { modes: modes(mode), ..policy.clone() });
     let shadow = with(EnforcementMode::Shadow);
     assert_as_off(&with(EnforcementMode::Off), &shadow);
     let enforced = with(EnforcementMode::Enforce);
@@ -241,7 +241,7 @@ fn assert_as_off(off: &StreamLog, shadow: &StreamLog) {
     assert!(shadow.told().iter().all(|told| told.len() <= 1), "{:?}", shadow.told());
 }
 
-fn plain(class: ToolClass) -> ToolPolicy {
+fn plain(class: ToolClass) -> CallPolicy {
     let mut policy = PolicyProfile::Standard.policy(class);
     policy.retry.attempts = 1.try_into().unwrap();
     policy
@@ -386,7 +386,7 @@ proptest! {
     fn shadow_changes_no_answer(stream in wild(), class in class()) {
         let mut policy = PolicyProfile::Standard.policy(class);
         policy.limits.concurrency = 2.try_into().ok();
-        let with = |mode| run(&stream, ToolPolicy { modes: MechanismModes::all(mode), ..policy.clone() });
+        let with = |mode| run(&stream, CallPolicy { modes: MechanismModes::all(mode), ..policy.clone() });
         assert_as_off(&with(EnforcementMode::Off), &with(EnforcementMode::Shadow));
     }
 
@@ -480,7 +480,7 @@ fn limits_of_no_mechanism_are_reported_and_not_enforced() {
         (vec![call(1, ToolBehavior::Down)], ShadowDecision::Retried),
         (vec![call(1, ToolBehavior::BusyForLong)], ShadowDecision::Failed(Code::RetryExhausted)),
     ] {
-        let with = |mode| run(&stream, ToolPolicy { modes: MechanismModes::all(mode), ..policy.clone() });
+        let with = |mode| run(&stream, CallPolicy { modes: MechanismModes::all(mode), ..policy.clone() });
         let shadow = with(EnforcementMode::Shadow);
         assert_as_off(&with(EnforcementMode::Off), &shadow);
         assert_eq!(shadow.told().last().unwrap(), &[expected], "{stream:?}");

@@ -20,7 +20,7 @@ use steadfast_core::guard::GuardLayer;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
 use steadfast_core::output::{RawJson, ToolOutput};
-use steadfast_core::policy::{AnnotationHints, ApprovalTrigger, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_core::policy::{AnnotationHints, ApprovalTrigger, CallPolicy, PolicyProfile, ToolClass};
 use steadfast_core::report::{ReportKind, ToolReport};
 use steadfast_core::trust::{TrustState, TrustTarget};
 use steadfast_executor::{
@@ -28,12 +28,14 @@ use steadfast_executor::{
     CallResponse, ChangeScope, CountSource, Engine, EngineListener, OperatorIdentity, OperatorSurface,
     RuntimeClock, SystemEvent, TenantFilter, ToolResult,
 };
-use steadfast_store::{FlushTarget, MemoryOptions, MemoryStore, RecordFilter, RecordPage, Store, TimeSource};
+use steadfast_store::{
+    FlushTarget, MemoryOptions, MemoryStore, RecordFilter, RecordPage, StateStore, TimeSource,
+};
 use tokio::sync::Semaphore;
 
 use faulty::{FaultMode, FaultyStore};
 
-fn policy() -> ToolPolicy {
+fn policy() -> CallPolicy {
     let mut policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
     policy.retry.attempts = std::num::NonZeroU32::MIN;
     // These tests fail on purpose; the loop guard and trust are not their subject.
@@ -60,7 +62,7 @@ impl SharedStoreWorld {
         Self { clock, store }
     }
 
-    async fn engine(&self, policy: ToolPolicy) -> Engine {
+    async fn engine(&self, policy: CallPolicy) -> Engine {
         let builder = Engine::builder().clock(self.clock.clone()).store(self.store.clone());
         let engine = builder.policies(Arc::new(policy)).start().await;
         // It listens to its store in a task of its own.
@@ -329,7 +331,7 @@ fn wrong() -> ToolResult {
 async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_reset() {
     let world = SharedStoreWorld::new();
     let strict =
-        ToolPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+        CallPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let engine = world.engine(strict).await;
     let sent = json!({ "path": "x".repeat(9000), "token": SECRET });
     for _ in 0..5 {
@@ -364,7 +366,7 @@ async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_rese
 async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_conversation() {
     let world = SharedStoreWorld::new();
     let strict =
-        ToolPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+        CallPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let (one, other) = (world.engine(strict.clone()).await, world.engine(strict.clone()).await);
     let operators = world.engine(strict).await;
     let sent = json!({ "path": "x" });
@@ -398,7 +400,7 @@ async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_con
 async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
     let world = SharedStoreWorld::new();
     let strict =
-        ToolPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+        CallPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let (serving, operators) = (world.engine(strict.clone()).await, world.engine(strict).await);
     // One failure stops no session yet, so none of it is stored.
     serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
@@ -414,7 +416,7 @@ async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
 async fn trips_are_bounded() {
     let world = SharedStoreWorld::new();
     let strict =
-        ToolPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+        CallPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
     let engine = world.engine(strict).await;
     for number in 0..600 {
         engine.call(call("pay", &json!({ "amount": number })), async |_: Attempt| broken()).await;
@@ -460,7 +462,7 @@ fn reported(text: &Value, kind: ReportKind) -> ToolReport {
 #[tokio::test(start_paused = true)]
 async fn rp_8_concurrent_operator_changes_in_two_processes_are_both_made_and_reported() {
     let world = SharedStoreWorld::new();
-    let rules = ToolPolicy { trust: PolicyProfile::Standard.policy(ToolClass::Unknown).trust, ..policy() };
+    let rules = CallPolicy { trust: PolicyProfile::Standard.policy(ToolClass::Unknown).trust, ..policy() };
     let (one, other) = (world.engine(rules.clone()).await, world.engine(rules).await);
     for name in ["pay", "draw"] {
         let failure =
@@ -496,7 +498,7 @@ async fn rp_8_concurrent_operator_changes_in_two_processes_are_both_made_and_rep
 async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
     let world = SharedStoreWorld::new();
     let heard = Arc::new(SystemEventListener::default());
-    let rules = ToolPolicy { trust: PolicyProfile::Standard.policy(ToolClass::Unknown).trust, ..policy() };
+    let rules = CallPolicy { trust: PolicyProfile::Standard.policy(ToolClass::Unknown).trust, ..policy() };
     let builder = Engine::builder().clock(world.clock.clone()).store(world.store.clone());
     let engine = builder.policies(Arc::new(rules.clone())).listener(heard.clone()).start().await;
     let failure =
@@ -702,7 +704,7 @@ async fn what_cannot_be_written_to_the_audit_is_done_all_the_same() {
 #[tokio::test(start_paused = true)]
 async fn records_are_seen_wherever_they_are_kept() {
     let world = SharedStoreWorld::new();
-    let engine = world.engine(ToolPolicy { class: ToolClass::ReadOnly, ..policy() }).await;
+    let engine = world.engine(CallPolicy { class: ToolClass::ReadOnly, ..policy() }).await;
     let mut keyed = call("read", &json!({}));
     keyed.payload.idempotency_key = Some(steadfast_core::envelope::IdempotencyKey::new("k").unwrap());
     engine.call(keyed, async |_: Attempt| ok()).await;

@@ -18,7 +18,7 @@ use steadfast_mcp::http::server::{
 use steadfast_mcp::http::{MODERN, ProtocolEra};
 use steadfast_mcp::json_text;
 use steadfast_mcp::message::RpcMessage;
-use steadfast_store::Store;
+use steadfast_store::StateStore;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -41,7 +41,7 @@ pub struct GatewayEndpoint {
     /// Runs the calls.
     pub engine: Engine,
     /// Stores sessions that survive a restart.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn StateStore>,
     /// The name of this endpoint. A session of one endpoint is not valid at another.
     pub name: Arc<str>,
     /// The servers behind it.

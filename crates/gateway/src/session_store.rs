@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use steadfast_core::id::{Digest, TenantId};
 use steadfast_core::{Timestamp, millis};
 use steadfast_mcp::http::server::{McpSessionId, Principal};
-use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome as Outcome, Store};
+use steadfast_store::{
+    DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome as Outcome, StateStore,
+};
 
 use crate::server::StoredHandshake;
 
@@ -22,7 +24,7 @@ const TRIES: u32 = 8;
 
 /// The stored document of one session.
 pub(crate) struct SessionStore {
-    store: Arc<dyn Store>,
+    store: Arc<dyn StateStore>,
     name: DocumentName,
     door: Arc<str>,
     principal: Principal,
@@ -48,7 +50,7 @@ const FORMAT: u32 = 1;
 
 impl SessionStore {
     pub(crate) fn new(
-        store: Arc<dyn Store>,
+        store: Arc<dyn StateStore>,
         id: &McpSessionId,
         door: &Arc<str>,
         principal: &Principal,

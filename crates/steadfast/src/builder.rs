@@ -15,7 +15,7 @@ use steadfast_core::key::RecordKey;
 use steadfast_executor::{
     Engine, EngineListener, Hooks, PendingCall, RecentActivity, ShutdownReport, ToolHandler,
 };
-use steadfast_store::{Store, StoreError, SystemClock, TimeSource};
+use steadfast_store::{StateStore, StoreError, SystemClock, TimeSource};
 use steadfast_store_sqlite::FileDamagePolicy;
 use steadfast_telemetry::{LogSink, Options, StoreCensus, Telemetry};
 use tokio::sync::broadcast;
@@ -54,7 +54,7 @@ use crate::webhooks::Webhooks;
 #[derive(Clone)]
 pub struct Steadfast {
     engine: Engine,
-    store: Arc<dyn Store>,
+    store: Arc<dyn StateStore>,
     live: Arc<LiveConfig>,
     herald: ConfigEventSender,
     telemetry: Arc<Telemetry>,
@@ -158,7 +158,7 @@ impl Steadfast {
     }
 
     /// Returns the store of the call records.
-    pub fn store(&self) -> &Arc<dyn Store> {
+    pub fn store(&self) -> &Arc<dyn StateStore> {
         &self.store
     }
 

@@ -7,7 +7,7 @@ use steadfast_config::{ConfigErrors, LiveConfig, Reload, Switches};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Namespace;
 use steadfast_core::json::JsonValue;
-use steadfast_core::policy::{AnnotationHints, ToolPolicy};
+use steadfast_core::policy::{AnnotationHints, CallPolicy};
 use steadfast_executor::PolicySource;
 use tokio::sync::broadcast;
 use tokio::time::MissedTickBehavior;
@@ -23,7 +23,7 @@ impl PolicySource for LivePolicies {
         call: &CallEnvelope,
         params: JsonValue<'_>,
         annotations: AnnotationHints,
-    ) -> Arc<ToolPolicy> {
+    ) -> Arc<CallPolicy> {
         self.0.current().resolve_call(call, params, annotations).policy
     }
 

@@ -12,7 +12,7 @@ use steadfast_config::{Config, LogFormat, LogLevel, LossPolicy, StoreKind, Store
 use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::redact::Redacted;
 use steadfast_executor::{EngineBuilder, TrustFile, TrustStorage};
-use steadfast_store::{JournalLimits, MemoryOptions, MemoryStore, RecordCodec, Store, TimeSource};
+use steadfast_store::{JournalLimits, MemoryOptions, MemoryStore, RecordCodec, StateStore, TimeSource};
 use steadfast_store_redis::{KeyPrefix, Options as RedisOptions, RedisStore, WriteConfirmation};
 use steadfast_store_sqlite::{CommitLossPolicy, FileDamagePolicy, SqliteOptions, SqliteStore};
 use steadfast_telemetry::{LogLineFormat, LogLineLevel, MalformedCallLog, Namespace, OtlpOptions};
@@ -58,7 +58,7 @@ enum StorePlan {
 
 /// An open store.
 pub(crate) struct OpenStore {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn StateStore>,
     /// New path of an unusable file that was in its place.
     pub(crate) set_aside: Option<PathBuf>,
     /// The loss of committed records that was noticed.
@@ -66,7 +66,7 @@ pub(crate) struct OpenStore {
 }
 
 impl OpenStore {
-    fn sound(store: Arc<dyn Store>) -> Self {
+    fn sound(store: Arc<dyn StateStore>) -> Self {
         Self { store, set_aside: None, loss: None }
     }
 }
@@ -180,7 +180,7 @@ impl StartupPlan {
     }
 
     /// Opens only the store, for commands that maintain it. A damaged store is not changed.
-    pub async fn open(&self) -> Result<Arc<dyn Store>, OpenError> {
+    pub async fn open(&self) -> Result<Arc<dyn StateStore>, OpenError> {
         let clock: Arc<dyn TimeSource> = Arc::new(steadfast_store::SystemClock::default());
         Ok(self.open_store(clock, FileDamagePolicy::Refuse).await?.store)
     }

@@ -10,7 +10,7 @@
 
 pub use steadfast_executor::RuntimeClock;
 pub use steadfast_store::{
-    FlushTarget, MemoryOptions, MemoryStore, RecordFilter, RecordPage, Store, StoreError, SystemClock,
+    FlushTarget, MemoryOptions, MemoryStore, RecordFilter, RecordPage, StateStore, StoreError, SystemClock,
     TimeSource,
 };
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};

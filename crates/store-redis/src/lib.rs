@@ -74,8 +74,8 @@ use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
 use steadfast_store::{
     Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal,
-    JournalEntry, JournalLimits, JournalPosition, JournalQuery, RecordFilter, RecordPage, Store, StoreError,
-    StoreErrorKind, StoreEvent, StoreFuture, SweepResult, SystemClock, TimeSource,
+    JournalEntry, JournalLimits, JournalPosition, JournalQuery, RecordFilter, RecordPage, StateStore,
+    StoreError, StoreErrorKind, StoreEvent, StoreFuture, SweepResult, SystemClock, TimeSource,
 };
 use tokio::sync::broadcast;
 
@@ -333,7 +333,7 @@ fn unexpected_reply() -> StoreError {
     )
 }
 
-impl Store for RedisStore {
+impl StateStore for RedisStore {
     fn kind(&self) -> &'static str {
         "redis"
     }

@@ -24,7 +24,7 @@ use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use steadfast_core::key::RecordKey;
 use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{DedupePolicy, PolicyProfile, ToolClass};
-use steadfast_store::{Store, this_process};
+use steadfast_store::{StateStore, this_process};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 
 const STEPS: u64 = 2_000;

@@ -45,7 +45,7 @@ use steadfast_core::policy::RecordLifetimes;
 use steadfast_store::{
     Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal,
     JournalEntry, JournalLimits, JournalPosition, JournalQuery, LocalProcessMonitor, ProcessMonitor,
-    RecordCodec, RecordFilter, RecordPage, Store, StoreError, StoreErrorKind, StoreEvent, StoreFuture,
+    RecordCodec, RecordFilter, RecordPage, StateStore, StoreError, StoreErrorKind, StoreEvent, StoreFuture,
     SweepResult, SystemClock, TimeSource, this_process,
 };
 use tokio::sync::{broadcast, oneshot};
@@ -390,7 +390,7 @@ fn refused(why: QueueError) -> StoreError {
     }
 }
 
-impl Store for SqliteStore {
+impl StateStore for SqliteStore {
     fn kind(&self) -> &'static str {
         "sqlite"
     }

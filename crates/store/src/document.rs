@@ -7,7 +7,7 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::id::Digest;
 
-use crate::{Store, StoreError};
+use crate::{StateStore, StoreError};
 
 /// The kind of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,7 +117,7 @@ pub enum DocumentWriteOutcome {
 
 /// Writes as much as an ordinary call, or returns the error. A store whose disk is full can still be read, so only a
 /// write detects it.
-pub async fn probe(store: &dyn Store) -> Result<(), StoreError> {
+pub async fn probe(store: &dyn StateStore) -> Result<(), StoreError> {
     let name = DocumentName { kind: DocumentKind::Probe, id: "probe".into() };
     let now = store.now();
     // The text is nearly incompressible.
@@ -137,7 +137,7 @@ const UPDATE_TRIES: u32 = 8;
 /// Reads a document and writes the result of `change`. Tries again if another process was faster, and gives up after
 /// several tries.
 pub async fn update_document(
-    store: &dyn Store,
+    store: &dyn StateStore,
     name: &DocumentName,
     expires: Timestamp,
     mut change: impl FnMut(Option<&Document>) -> Arc<str>,

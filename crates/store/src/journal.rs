@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 
-use crate::{Store, StoreError};
+use crate::{StateStore, StoreError};
 
 /// The name of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,7 +120,7 @@ pub struct JournalPage<T> {
 
 /// Collects matching entries up to the limit of the query. Reads at most `most` entries.
 pub async fn filter_entries<T>(
-    store: &dyn Store,
+    store: &dyn StateStore,
     query: &JournalQuery,
     most: usize,
     wanted: impl Fn(&JournalEntry) -> Option<T>,

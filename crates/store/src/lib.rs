@@ -1,6 +1,6 @@
 //! Stores: the persistent state of Steadfast.
 //!
-//! A [`Store`] adds atomicity to the tables of [`steadfast_core::dedupe`], and nothing else. Each of its record
+//! A [`StateStore`] adds atomicity to the tables of [`steadfast_core::dedupe`], and nothing else. Each of its record
 //! operations finds the records, applies the table, and writes the result, as one atomic step. Beside the records it
 //! keeps small versioned [documents](Document) (breakers, trust, approvals, sessions) and append-only
 //! [journals](Journal) (history, traces, audit log).
@@ -57,7 +57,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 ///
 /// Every record operation is atomic, and decided inside by the table with its name. An operation may still happen
 /// after its future was dropped.
-pub trait Store: fmt::Debug + Send + Sync {
+pub trait StateStore: fmt::Debug + Send + Sync {
     /// Returns the name of the store in logs and errors: `memory`, `sqlite`, `redis`.
     fn kind(&self) -> &'static str;
 

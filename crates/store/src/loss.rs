@@ -2,7 +2,7 @@
 
 use steadfast_core::dedupe::RecordLoss;
 
-use crate::Store;
+use crate::StateStore;
 use crate::document::{DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome};
 use crate::error::{StoreError, StoreErrorKind};
 
@@ -12,13 +12,13 @@ pub fn loss_name() -> DocumentName {
 }
 
 /// Returns the loss of committed records that no operator has accepted yet.
-pub async fn record_loss(store: &dyn Store) -> Result<Option<RecordLoss>, StoreError> {
+pub async fn record_loss(store: &dyn StateStore) -> Result<Option<RecordLoss>, StoreError> {
     let found = store.read(&loss_name()).await?;
     found.map(|document| RecordLoss::from_text(&document.body).ok_or_else(unreadable)).transpose()
 }
 
 /// Accepts the loss of committed records: calls whose records are lost may run again. Returns what was accepted.
-pub async fn accept_loss(store: &dyn Store) -> Result<Option<RecordLoss>, StoreError> {
+pub async fn accept_loss(store: &dyn StateStore) -> Result<Option<RecordLoss>, StoreError> {
     let Some(found) = store.read(&loss_name()).await? else { return Ok(None) };
     let write = DocumentWrite { replaces: Some(found.version), body: None, expires: None };
     match store.write(&loss_name(), write).await? {

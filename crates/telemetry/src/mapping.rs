@@ -11,7 +11,7 @@ use steadfast_core::call::{
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::ReplayReason;
 use steadfast_core::notification::Notification;
-use steadfast_core::policy::{SilencePolicy, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, SilencePolicy};
 use steadfast_core::retry::RetryStop;
 use steadfast_core::trust::{TrustChange, TrustScope};
 use steadfast_core::turn::trace::TraceNote;
@@ -538,12 +538,12 @@ fn end_child(open: &mut OpenCall, at: Timestamp) {
     }
 }
 
-fn profile(policy: &ToolPolicy) -> ToolPolicySummary {
+fn profile(policy: &CallPolicy) -> ToolPolicySummary {
     ToolPolicySummary { class: policy.class, scope: names::key_scope(policy), keep: policy.dedupe.keep }
 }
 
 /// Returns true if an attempt was ended by the watchdog, and not by a timeout of the tool or by the caller.
-fn is_watchdogs(cut: CutReason, policy: &ToolPolicy) -> bool {
+fn is_watchdogs(cut: CutReason, policy: &CallPolicy) -> bool {
     match (cut, policy.time.silence) {
         (CutReason::TooLong, _) | (CutReason::Silent(_), SilencePolicy::Stuck) => true,
         (CutReason::Silent(_), SilencePolicy::Timeout) | (CutReason::Deadline | CutReason::Cancelled, _) => {

@@ -5,7 +5,7 @@ use steadfast_core::call::{BreakerScope, CallRequest, CutReason, Deduplication, 
 use steadfast_core::classify::{AttemptReach, FaultNature};
 use steadfast_core::code::CallStatus;
 use steadfast_core::dedupe::{ReplayReason, Resolution};
-use steadfast_core::policy::{KeyScope, ToolClass, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, KeyScope, ToolClass};
 use steadfast_core::retry::RetryStop;
 use steadfast_core::trust::TrustState;
 use steadfast_core::turn::trace::{SkipReason, TraceEventType};
@@ -90,7 +90,7 @@ pub(crate) const fn class(class: ToolClass) -> &'static str {
 }
 
 /// The key scope of a call.
-pub(crate) const fn scope(request: &CallRequest, policy: &ToolPolicy) -> &'static str {
+pub(crate) const fn scope(request: &CallRequest, policy: &CallPolicy) -> &'static str {
     match request.duplicates {
         Deduplication::Allowed => "none",
         Deduplication::Joined(_) | Deduplication::Refused(_) => key_scope(policy),
@@ -98,7 +98,7 @@ pub(crate) const fn scope(request: &CallRequest, policy: &ToolPolicy) -> &'stati
 }
 
 /// The key scope of a tool.
-pub(crate) const fn key_scope(policy: &ToolPolicy) -> &'static str {
+pub(crate) const fn key_scope(policy: &CallPolicy) -> &'static str {
     match (policy.dedupe.scope, policy.class) {
         (KeyScope::Global, ToolClass::ReadOnly) => "global",
         (KeyScope::Global, ToolClass::Idempotent | ToolClass::Mutating | ToolClass::Unknown)

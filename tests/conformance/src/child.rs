@@ -14,9 +14,9 @@ use steadfast_core::call::{CallId, EqualCallPolicy};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::ToolCallId;
-use steadfast_core::policy::{EnforcementMode, ToolClass, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, EnforcementMode, ToolClass};
 use steadfast_executor::{CallOptions, Engine};
-use steadfast_store::Store;
+use steadfast_store::StateStore;
 use steadfast_store_redis::RedisStore;
 use steadfast_store_sqlite::SqliteStore;
 use tokio::task::JoinSet;
@@ -140,7 +140,7 @@ fn a_process_of_its_own() {
 /// Makes the calls that come in, all at once, until no more come.
 async fn make_calls(orders: &Value) {
     let text = |name: &str| orders[name].as_str().unwrap().to_owned();
-    let store: Arc<dyn Store> = match orders["store"].as_str().unwrap() {
+    let store: Arc<dyn StateStore> = match orders["store"].as_str().unwrap() {
         "sqlite" => Arc::new(SqliteStore::open(sqlite_options(text("path"))).unwrap()),
         _ => Arc::new(RedisStore::connect(redis_options(&text("url"), &text("prefix"))).await.unwrap()),
     };
@@ -201,7 +201,7 @@ fn options(surface: &Value) -> CallOptions {
 }
 
 /// Returns policies by name of the tool: `pay` must not run twice, `put` may, `get` changes nothing.
-pub(crate) fn by_name(lease: Duration) -> impl Fn(&CallEnvelope) -> Arc<ToolPolicy> + Send + Sync + 'static {
+pub(crate) fn by_name(lease: Duration) -> impl Fn(&CallEnvelope) -> Arc<CallPolicy> + Send + Sync + 'static {
     let policy = |class| {
         let mut policy = plain(class);
         policy.dedupe.keep.lease = lease;

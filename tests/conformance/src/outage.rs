@@ -14,7 +14,7 @@ use steadfast_core::call::CallNotice;
 use steadfast_core::code::Code;
 use steadfast_core::policy::{BreakerCooldown, ToolClass};
 use steadfast_executor::{Attempt, CallResponse, Engine, EngineListener};
-use steadfast_store::{DocumentKind, Store, StoreEvent};
+use steadfast_store::{DocumentKind, StateStore, StoreEvent};
 use steadfast_store_redis::{Options, RedisStore, WriteConfirmation};
 use steadfast_testkit::redis::{RedisSentinel, RedisServer};
 use tokio::sync::watch;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::DedupeRecord;
-use steadfast_core::policy::{EnforcementMode, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
 use steadfast_executor::{Engine, EngineBuilder, RuntimeClock};
-use steadfast_store::{MemoryOptions, MemoryStore, RecordFilter, RecordPage, Store, TimeSource};
+use steadfast_store::{MemoryOptions, MemoryStore, RecordFilter, RecordPage, StateStore, TimeSource};
 use steadfast_store_redis::{KeyPrefix, Options, RedisStore};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 use steadfast_testkit::redis::RedisServer;
@@ -26,7 +26,7 @@ pub(crate) struct ConformanceWorld {
 
 /// The location of the data.
 enum StoreLocation {
-    Memory(Arc<dyn Store>),
+    Memory(Arc<dyn StateStore>),
     Sqlite(SqliteFolder),
     Redis { server: Arc<RedisServer>, prefix: String },
 }
@@ -101,7 +101,7 @@ impl ConformanceWorld {
     }
 
     /// Returns a new handle to the store, like that of another process.
-    pub(crate) async fn store(&self) -> Arc<dyn Store> {
+    pub(crate) async fn store(&self) -> Arc<dyn StateStore> {
         match &self.home {
             StoreLocation::Memory(store) => store.clone(),
             StoreLocation::Sqlite(SqliteFolder { folder, opened }) => {
@@ -122,7 +122,7 @@ impl ConformanceWorld {
     }
 
     /// Returns an engine that has the same policy for every call.
-    pub(crate) async fn engine(&self, policy: &ToolPolicy) -> Engine {
+    pub(crate) async fn engine(&self, policy: &CallPolicy) -> Engine {
         self.builder().await.policies(Arc::new(policy.clone())).start().await
     }
 
@@ -195,7 +195,7 @@ impl ConformanceWorld {
 
 /// Returns a policy of the standard profile in which only deduplication, retries and the breaker act. Guard and trust
 /// have their own tests, and would act before the others. No attempt takes too long because the machine is slow.
-pub(crate) fn plain(class: ToolClass) -> ToolPolicy {
+pub(crate) fn plain(class: ToolClass) -> CallPolicy {
     let mut policy = PolicyProfile::Standard.policy(class);
     (policy.time.attempt, policy.time.total, policy.retry.total) = (LONG, LONG, None);
     policy.modes.guard = EnforcementMode::Off;

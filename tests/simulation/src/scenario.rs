@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use steadfast_core::call::AttemptEndVisibility;
 use steadfast_core::policy::{
-    AmbiguousOutcomePolicy, ApprovalTrigger, BudgetPolicy, EffectLocation, EnforcementMode,
+    AmbiguousOutcomePolicy, ApprovalTrigger, BudgetPolicy, CallPolicy, EffectLocation, EnforcementMode,
     FailureReplayPolicy, GrowthFactor, PolicyProfile, RateLimit, RateRule, Ratio, SettlingPolicy, SlowRule,
-    StoreFailurePolicy, ToolClass, ToolPolicy, UnknownOutcomePolicy,
+    StoreFailurePolicy, ToolClass, UnknownOutcomePolicy,
 };
 
 use crate::rng::Rng;
@@ -45,7 +45,7 @@ pub(crate) struct Scenario {
     pub(crate) end: AttemptEndVisibility,
     /// Behavior of each client.
     pub(crate) agents: Vec<ClientBehavior>,
-    pub(crate) policy: Arc<ToolPolicy>,
+    pub(crate) policy: Arc<CallPolicy>,
     /// End of the faults, in milliseconds.
     pub(crate) storm: u64,
     pub(crate) pauses: [u64; 2],
@@ -489,7 +489,7 @@ impl Scenario {
     }
 }
 
-fn policy(rng: &mut Rng) -> ToolPolicy {
+fn policy(rng: &mut Rng) -> CallPolicy {
     let profile = *rng.pick(&[PolicyProfile::Standard, PolicyProfile::Measured, PolicyProfile::Stepped]);
     let class =
         *rng.pick(&[ToolClass::Mutating, ToolClass::Mutating, ToolClass::Unknown, ToolClass::Idempotent]);

@@ -22,7 +22,7 @@ use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{SessionKey, ToolRef};
 use steadfast_core::key::RecordKey;
 use steadfast_core::limit::Limiter;
-use steadfast_core::policy::ToolPolicy;
+use steadfast_core::policy::CallPolicy;
 use steadfast_core::retry::RetryBudget;
 use steadfast_core::trust::TrustLedger;
 
@@ -337,7 +337,7 @@ pub(crate) struct SimulatedWorld {
     pub(crate) sent: BTreeSet<ClaimOwner>,
     /// Owners whose tool asked for input instead of running.
     pub(crate) questions: BTreeSet<ClaimOwner>,
-    pub(crate) turn_policy: Arc<ToolPolicy>,
+    pub(crate) turn_policy: Arc<CallPolicy>,
     pub(crate) submissions: Vec<TurnSubmission>,
     /// Clock jumps with their lengths.
     pub(crate) jumps: Vec<(Timestamp, Duration)>,
@@ -545,7 +545,7 @@ impl SimulatedWorld {
         }
     }
 
-    pub(crate) fn policy(&self) -> Arc<ToolPolicy> {
+    pub(crate) fn policy(&self) -> Arc<CallPolicy> {
         self.weather.policy.clone()
     }
 

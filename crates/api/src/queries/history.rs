@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::admin::CallFacts;
-use steadfast::store::{Store, StoreError};
+use steadfast::store::{StateStore, StoreError};
 use steadfast_core::Timestamp;
 use steadfast_core::code::CallStatus;
 use steadfast_core::id::{SessionKey, TenantId};
@@ -66,7 +66,7 @@ pub struct History {
 }
 
 /// Returns the newest calls that match.
-pub async fn history(store: &dyn Store, wanted: &HistorySearch) -> Result<History, StoreError> {
+pub async fn history(store: &dyn StateStore, wanted: &HistorySearch) -> Result<History, StoreError> {
     let asked = &wanted.asked;
     let is_wanted = |facts: &CallFacts| {
         fits(asked.tenant.as_ref(), facts.tenant.as_ref())

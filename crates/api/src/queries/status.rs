@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::config::Switches;
-use steadfast::store::Store;
+use steadfast::store::StateStore;
 use steadfast::{Engine, Steadfast};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
@@ -319,7 +319,7 @@ const MOST_DOMAINS: usize = 20;
 const MOST_COUNTED: usize = 1000;
 
 /// Returns findings about different servers with the same name. Empty if the store does not answer.
-async fn same_names(store: &dyn Store) -> Vec<StatusFinding> {
+async fn same_names(store: &dyn StateStore) -> Vec<StatusFinding> {
     let found = servers_of_one_name(store).await.unwrap_or_default();
     let finding = |(name, servers): (String, Vec<ServerClaim>)| {
         let servers: Vec<_> = servers.iter().map(|one| format!("{} runs `{}`", one.name, one.runs)).collect();
@@ -352,7 +352,7 @@ fn down(server: &ServerView) -> Option<StatusFinding> {
 
 /// Returns findings about servers that failed in other or earlier processes, unless this process has newer information.
 /// Empty if the store does not answer.
-async fn failed_before(store: &dyn Store, here: &[ServerView]) -> Vec<StatusFinding> {
+async fn failed_before(store: &dyn StateStore, here: &[ServerView]) -> Vec<StatusFinding> {
     let is_known_here = |name: &Namespace| {
         let server = here.iter().find(|server| server.name == name.as_str());
         server.is_some_and(|server| {

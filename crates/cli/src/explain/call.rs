@@ -14,7 +14,7 @@ use steadfast::admin::rehearse::{
 use steadfast::call::code::Code;
 use steadfast::call::{CallNotice, CutReason};
 use steadfast::config::{ExplainedSetting, parse_span};
-use steadfast::policy::ToolPolicy;
+use steadfast::policy::CallPolicy;
 use steadfast::telemetry::CallStep;
 use steadfast_core::millis;
 use steadfast_core::retry::RetryStop;
@@ -30,7 +30,7 @@ pub(super) struct ExplainedCall<'t> {
     facts: &'t CallFacts,
     call: &'t RecordedCall,
     settings: Vec<ExplainedSetting>,
-    policy: Arc<ToolPolicy>,
+    policy: Arc<CallPolicy>,
     before: &'t ReplayedCall,
     /// Call that opened the breaker that refused this call.
     opened_by: Option<(BreakerOpening, &'t CallFacts)>,

@@ -15,10 +15,10 @@ use std::time::Duration;
 use steadfast_core::classify::danger::{CommandShape, DangerousShapes};
 use steadfast_core::classify::{FaultNature, OverrideRule, Overrides};
 use steadfast_core::policy::{
-    ApprovalPolicy, ArgumentCheck, Backoff, BreakerCooldown, BudgetPolicy, DedupePolicy, DelayOrigin,
-    EnforcementMode, GrowthFactor, GuardPolicy, Jitter, LimitPolicy, MechanismModes, RateRule, Ratio,
-    RepeatPolicy, RepeatedSuccessPolicy, RetryPolicy, SettlingPolicy, SlowRule, TimePolicy, ToolClass,
-    ToolPolicy, TrustRule,
+    ApprovalPolicy, ArgumentCheck, Backoff, BreakerCooldown, BudgetPolicy, CallPolicy, DedupePolicy,
+    DelayOrigin, EnforcementMode, GrowthFactor, GuardPolicy, Jitter, LimitPolicy, MechanismModes, RateRule,
+    Ratio, RepeatPolicy, RepeatedSuccessPolicy, RetryPolicy, SettlingPolicy, SlowRule, TimePolicy, ToolClass,
+    TrustRule,
 };
 use steadfast_core::verification::VerificationMethod;
 
@@ -134,11 +134,11 @@ const SLOW: Duration = Duration::from_secs(10);
 const MANY: NonZeroU32 = NonZeroU32::new(10).unwrap();
 
 impl PolicyDraft {
-    pub(crate) fn of(policy: ToolPolicy) -> Self {
-        let ToolPolicy {
+    pub(crate) fn of(policy: CallPolicy) -> Self {
+        let CallPolicy {
             class, modes, time, retry, repeat, dedupe, settling, breaker, limits, guard, ..
         } = policy;
-        let ToolPolicy { dependency_limits, trust, approval, arguments, verify, result_limit, .. } = policy;
+        let CallPolicy { dependency_limits, trust, approval, arguments, verify, result_limit, .. } = policy;
         let rate = breaker.rate.unwrap_or(RateRule {
             threshold: Ratio::percent(50),
             last: NonZeroU32::MIN,
@@ -183,7 +183,7 @@ impl PolicyDraft {
     }
 
     /// Returns the policy. Every draft has one.
-    pub(crate) fn finish(self) -> ToolPolicy {
+    pub(crate) fn finish(self) -> CallPolicy {
         let Self { class, modes, time, retry, repeat, dedupe, settling, breaker, limits, guard, .. } = self;
         let Self { dependency_limits, trust, approval, arguments, verify, result_limit, .. } = self;
         let Self { classify, danger, .. } = self;
@@ -192,7 +192,7 @@ impl PolicyDraft {
             last: breaker.rate_last,
             at_least: breaker.rate_at_least.min(breaker.rate_last),
         };
-        ToolPolicy {
+        CallPolicy {
             class,
             modes,
             time,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use steadfast_config::{AnnotationHints, Config, ConfigFile, FileRequirement, Sources};
 use steadfast_core::id::{Domain, Namespace, ToolName, ToolRef};
-use steadfast_core::policy::ToolPolicy;
+use steadfast_core::policy::CallPolicy;
 
 pub fn tool(server: &str, name: &str) -> ToolRef {
     ToolRef { namespace: Namespace::new(server).unwrap(), tool: ToolName::new(name).unwrap() }
@@ -79,7 +79,7 @@ pub fn sample(path: &str) -> Config {
     Config::load(&sources).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-pub fn policy(config: &Config, tool: &ToolRef) -> Arc<ToolPolicy> {
+pub fn policy(config: &Config, tool: &ToolRef) -> Arc<CallPolicy> {
     config.resolve_at(tool, AnnotationHints::default(), None).policy
 }
 

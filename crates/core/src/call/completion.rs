@@ -17,7 +17,7 @@ use crate::dedupe::{
 use crate::guard;
 use crate::id::{Digest, ToolRef};
 use crate::output::ToolOutput;
-use crate::policy::{DangerousCommandPolicy, EnforcementMode, ToolPolicy, UnknownOutcomePolicy};
+use crate::policy::{CallPolicy, DangerousCommandPolicy, EnforcementMode, UnknownOutcomePolicy};
 use crate::rehearse::RecordedAttempt;
 use crate::stats::ScoreOutcome;
 use crate::trust::FinishedOutcome;
@@ -479,7 +479,7 @@ impl Call {
 impl CallResult {
     /// Returns the response to a caller that [waits for a record](crate::dedupe::Claim::to_await_result); `None` while the
     /// run continues.
-    pub fn from_verdict(verdict: ClaimVerdict, policy: &ToolPolicy) -> Option<Self> {
+    pub fn from_verdict(verdict: ClaimVerdict, policy: &CallPolicy) -> Option<Self> {
         match verdict {
             ClaimVerdict::Replay(replay) => Some(Self::replayed(*replay, policy)),
             ClaimVerdict::Unknown(unsettled) => Some(Self::unknown(*unsettled, &[], policy)),
@@ -495,7 +495,7 @@ impl CallResult {
     }
 
     /// Returns the response for a stored result.
-    pub(super) fn replayed(replay: ReplayedResult, policy: &ToolPolicy) -> Self {
+    pub(super) fn replayed(replay: ReplayedResult, policy: &CallPolicy) -> Self {
         let ended = match replay.answer {
             Ok(Some(output)) => Ok(output),
             Ok(None) => Err(messages::result_not_kept(policy)),
@@ -510,7 +510,7 @@ impl CallResult {
     }
 
     /// Returns the response for an unknown outcome.
-    pub(super) fn unknown(unsettled: UnknownOutcomeStatus, reads: &[Box<str>], policy: &ToolPolicy) -> Self {
+    pub(super) fn unknown(unsettled: UnknownOutcomeStatus, reads: &[Box<str>], policy: &CallPolicy) -> Self {
         let UnknownOutcomeStatus { end, observed, details: words, output, runs_in, receipt } = unsettled;
         let unknown = messages::UnknownOutcomeMessage { end, observed, words, output, runs_in };
         let ended = Err(messages::outcome_unknown(reads, policy, unknown));

@@ -17,7 +17,7 @@ use crate::guard::check_arguments;
 use crate::id::{Digest, ToolRef, TurnId};
 use crate::json::{JsonDocument, JsonLimits, JsonValue};
 use crate::key::{self, DedupeMode, KeyInputs, KeySource, RecordKey};
-use crate::policy::{ArgumentCheck, ComputedKeyPolicy, KeyConflictPolicy, ToolClass, ToolPolicy};
+use crate::policy::{ArgumentCheck, CallPolicy, ComputedKeyPolicy, KeyConflictPolicy, ToolClass};
 
 /// Facts about a call that the surface knows and the envelope does not say.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ impl CallRequest {
     #[cfg(test)]
     pub(super) fn from_envelope(
         envelope: &CallEnvelope,
-        policy: &ToolPolicy,
+        policy: &CallPolicy,
         intake: IntakeContext<'_>,
     ) -> Result<Self, EnvelopeError> {
         Ok(Self::from_params(envelope, Self::params(envelope)?.root(), policy, intake))
@@ -75,7 +75,7 @@ impl CallRequest {
     pub fn from_params(
         envelope: &CallEnvelope,
         params: JsonValue<'_>,
-        policy: &ToolPolicy,
+        policy: &CallPolicy,
         intake: IntakeContext<'_>,
     ) -> Self {
         let tool = envelope.tool();
@@ -143,7 +143,7 @@ fn duplicates(
     envelope: &CallEnvelope,
     tool: &ToolRef,
     digest: Digest,
-    policy: &ToolPolicy,
+    policy: &CallPolicy,
     given: KeySource<'_>,
     intake: &IntakeContext<'_>,
 ) -> Deduplication {
@@ -175,7 +175,7 @@ fn duplicates(
 fn keyless(
     scope: &KeyInputs<'_>,
     digest: Digest,
-    policy: &ToolPolicy,
+    policy: &CallPolicy,
     intake: &IntakeContext<'_>,
 ) -> Deduplication {
     let joined = match (intake.equal_calls, policy.class) {
@@ -200,7 +200,7 @@ fn keyless(
 fn key_of(
     scope: &KeyInputs<'_>,
     digest: Digest,
-    policy: &ToolPolicy,
+    policy: &CallPolicy,
     given: KeySource<'_>,
     keys_of: CallerKeyScope,
 ) -> RecordKey {
@@ -224,7 +224,7 @@ fn no_key(missing: &[String]) -> Arc<str> {
 
 /// Returns the violations of the tool's schema, if the policy enforces it.
 fn invalid_arguments(
-    policy: &ToolPolicy,
+    policy: &CallPolicy,
     schema: Option<JsonValue<'_>>,
     params: JsonValue<'_>,
 ) -> Option<Arc<str>> {

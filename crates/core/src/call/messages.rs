@@ -13,7 +13,7 @@ use crate::guard;
 use crate::id::ToolRef;
 use crate::limit::LimitError;
 use crate::output::ToolOutput;
-use crate::policy::{SilencePolicy, ToolPolicy};
+use crate::policy::{CallPolicy, SilencePolicy};
 
 /// Maximum length of a tool's message that is passed on.
 const LONGEST_MESSAGE: usize = 8 << 10;
@@ -186,7 +186,7 @@ pub(super) fn in_flight() -> CallFailure {
     .with_rule("in_flight")
 }
 
-pub(super) fn result_not_kept(policy: &ToolPolicy) -> CallFailure {
+pub(super) fn result_not_kept(policy: &CallPolicy) -> CallFailure {
     let message = "the call was made and succeeded before, but its result was not kept. Do not run it again to get the result; read it another way";
     CallFailure { verify: policy.verify_hint(), ..failure(Code::ResultNotKept, message, false) }
 }
@@ -216,7 +216,7 @@ pub(super) struct UnknownOutcomeMessage {
 /// Returns the failure for an unknown outcome: what was observed, and what to do next.
 pub(super) fn outcome_unknown(
     reads: &[Box<str>],
-    policy: &ToolPolicy,
+    policy: &CallPolicy,
     unknown: UnknownOutcomeMessage,
 ) -> CallFailure {
     let UnknownOutcomeMessage { end, observed, words, output, runs_in } = unknown;
@@ -283,7 +283,7 @@ fn seen(observed: UnknownOutcomeReason, words: Option<&str>) -> String {
 /// Returns the failure for an unknown outcome without a record. What the next call does is not known.
 pub(super) fn outcome_unknown_unrecorded(
     reads: &[Box<str>],
-    policy: &ToolPolicy,
+    policy: &CallPolicy,
     observed: UnknownOutcomeReason,
     words: Option<&str>,
 ) -> CallFailure {
@@ -319,7 +319,7 @@ pub(super) fn verified_as_not_run(tool: &ToolRef, observed: UnknownOutcomeReason
 }
 
 /// Returns the advice how a caller checks whether a call took effect.
-fn check_first(reads: &[Box<str>], policy: &ToolPolicy) -> String {
+fn check_first(reads: &[Box<str>], policy: &CallPolicy) -> String {
     const MOST: usize = 4;
     match (policy.verify_hint(), reads) {
         (Some(verify), _) => format!("Check first: {verify}"),
@@ -338,7 +338,7 @@ fn seconds(span: Duration) -> String {
 }
 
 /// Returns the failure for an attempt that Steadfast's own clock cut, with an unknown outcome.
-pub(super) fn cut_unknown(unknown: CallFailure, policy: &ToolPolicy, cut: CutReason) -> CallFailure {
+pub(super) fn cut_unknown(unknown: CallFailure, policy: &CallPolicy, cut: CutReason) -> CallFailure {
     match (cut, policy.time.silence) {
         (CutReason::Silent(_) | CutReason::TooLong, SilencePolicy::Stuck) => CallFailure {
             code: Code::StuckCall,
@@ -353,7 +353,7 @@ pub(super) fn cut_unknown(unknown: CallFailure, policy: &ToolPolicy, cut: CutRea
 }
 
 /// Returns the failure for a caller whose time is up while the call continues.
-pub(super) fn deadline_while_running(policy: &ToolPolicy) -> CallFailure {
+pub(super) fn deadline_while_running(policy: &CallPolicy) -> CallFailure {
     let message = "the deadline of this call passed while it was running, so its outcome is unknown. The call continues: repeat it \
                    later to get its result";
     CallFailure { verify: policy.verify_hint(), ..failure(Code::OutcomeUnknown, message, false) }

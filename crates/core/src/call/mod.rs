@@ -76,7 +76,7 @@ use crate::key::RecordKey;
 use crate::limit::Limiter;
 use crate::output::ToolOutput;
 use crate::policy::{
-    ApprovalTrigger, ArgumentCheck, EnforcementMode, StoreFailurePolicy, ToolClass, ToolPolicy,
+    ApprovalTrigger, ArgumentCheck, CallPolicy, EnforcementMode, StoreFailurePolicy, ToolClass,
     UnknownOutcomePolicy,
 };
 use crate::rehearse::RecordedAttempt;
@@ -123,7 +123,7 @@ pub struct CallMisuse {
 #[derive(Debug)]
 pub struct Call {
     request: CallRequest,
-    policy: Arc<ToolPolicy>,
+    policy: Arc<CallPolicy>,
     seed: u64,
     arrived: Timestamp,
     /// Turn of the call, as far as the guard knows it.
@@ -319,7 +319,7 @@ impl Call {
     pub fn begin(
         shared: &mut CallMechanisms<'_>,
         mut request: CallRequest,
-        policy: Arc<ToolPolicy>,
+        policy: Arc<CallPolicy>,
         seed: u64,
         now: Timestamp,
         notices: &mut Vec<CallNotice>,
@@ -658,7 +658,7 @@ impl Call {
     }
 
     /// Returns the policy that the call follows.
-    pub fn policy(&self) -> &ToolPolicy {
+    pub fn policy(&self) -> &CallPolicy {
         &self.policy
     }
 
@@ -668,7 +668,7 @@ impl Call {
     }
 
     /// Returns the shared policy, for callers that store it.
-    pub fn shared_policy(&self) -> &Arc<ToolPolicy> {
+    pub fn shared_policy(&self) -> &Arc<CallPolicy> {
         &self.policy
     }
 

@@ -10,7 +10,7 @@ use crate::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
 use crate::key::{self, RecordKey};
-use crate::policy::{AmbiguousOutcomePolicy, ToolClass, ToolPolicy};
+use crate::policy::{AmbiguousOutcomePolicy, CallPolicy, ToolClass};
 use crate::retry::CallerLimits;
 use crate::trust::Signature;
 
@@ -201,14 +201,14 @@ impl CallRequest {
 
     /// Returns true if the tool may run again after an unknown outcome. Fixed for the whole call and stored with the
     /// claim.
-    pub fn is_retry_safe(&self, policy: &ToolPolicy) -> bool {
+    pub fn is_retry_safe(&self, policy: &CallPolicy) -> bool {
         self.hints.retry_safe(policy, self.sent_key)
     }
 }
 
 impl CallerHints {
     /// Returns true if a call with these hints may run again after an unknown outcome.
-    pub fn retry_safe(&self, policy: &ToolPolicy, sent: UpstreamKey) -> bool {
+    pub fn retry_safe(&self, policy: &CallPolicy, sent: UpstreamKey) -> bool {
         let recognised = policy.repeat.honours_key && sent == UpstreamKey::Given;
         let vouched = policy.repeat.retry_safe || recognised;
         match policy.class {

@@ -39,7 +39,7 @@ use crate::envelope::CallContext;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::RecordKey;
 use crate::output::ToolOutput;
-use crate::policy::{FailureReplayPolicy, RecordLifetimes, ToolPolicy, UnknownOutcomePolicy};
+use crate::policy::{CallPolicy, FailureReplayPolicy, RecordLifetimes, UnknownOutcomePolicy};
 
 /// The keys under which a call finds its record and writes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,9 +155,9 @@ pub struct DedupeRules {
     pub computed_since: Option<Timestamp>,
 }
 
-impl From<&ToolPolicy> for DedupeRules {
-    fn from(policy: &ToolPolicy) -> Self {
-        let ToolPolicy { dedupe, settling, .. } = policy;
+impl From<&CallPolicy> for DedupeRules {
+    fn from(policy: &CallPolicy) -> Self {
+        let CallPolicy { dedupe, settling, .. } = policy;
         Self {
             cache_failures: dedupe.cache_failures,
             after_unknown: dedupe.after_unknown,

@@ -10,7 +10,7 @@ use crate::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use crate::key::RecordKey;
 use crate::output::{RawJson, ToolOutput};
 use crate::policy::{
-    DedupePolicy, FailureReplayPolicy, PolicyProfile, ToolClass, ToolPolicy, UnknownOutcomePolicy,
+    CallPolicy, DedupePolicy, FailureReplayPolicy, PolicyProfile, ToolClass, UnknownOutcomePolicy,
 };
 
 mod several_records;
@@ -52,7 +52,7 @@ fn unknown_ending() -> RunOutcome {
     RunOutcome::Unknown(UnknownOutcomeReport::settled(UnknownOutcomeReason::NoAnswer))
 }
 
-fn policy() -> ToolPolicy {
+fn policy() -> CallPolicy {
     PolicyProfile::Standard.policy(ToolClass::Mutating)
 }
 

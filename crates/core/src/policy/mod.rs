@@ -1,6 +1,6 @@
 //! The resolved policy of a tool, complete and always valid.
 //!
-//! Every setting of a [`ToolPolicy`] has a value, and the types of its fields admit no invalid one. Files, layers and
+//! Every setting of a [`CallPolicy`] has a value, and the types of its fields admit no invalid one. Files, layers and
 //! environment variables belong to the config crate, which produces the types of this module.
 
 mod values;
@@ -107,7 +107,7 @@ impl MechanismModes {
 
 /// The settings of a tool, resolved before the call.
 #[derive(Clone, Debug)]
-pub struct ToolPolicy {
+pub struct CallPolicy {
     /// Class of the tool.
     pub class: ToolClass,
     /// Modes of the mechanisms.
@@ -672,8 +672,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 impl PolicyProfile {
     /// Returns the policy of this profile for a tool of this class, before any setting changes it.
-    pub fn policy(self, class: ToolClass) -> ToolPolicy {
-        ToolPolicy {
+    pub fn policy(self, class: ToolClass) -> CallPolicy {
+        CallPolicy {
             class,
             modes: MechanismModes::all(EnforcementMode::Enforce),
             time: TimePolicy {
@@ -765,7 +765,7 @@ impl PolicyProfile {
     }
 }
 
-impl ToolPolicy {
+impl CallPolicy {
     /// Returns the instructions for checking if a call took effect.
     pub fn verify_hint(&self) -> Option<Arc<str>> {
         self.verify.as_ref().map(VerificationMethod::hint)

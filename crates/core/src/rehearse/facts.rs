@@ -25,7 +25,7 @@ use crate::guard;
 use crate::id::Digest;
 use crate::millis;
 use crate::output::{RawJson, ToolOutput};
-use crate::policy::{AnnotationHints, RepeatedSuccessPolicy, ToolPolicy};
+use crate::policy::{AnnotationHints, CallPolicy, RepeatedSuccessPolicy};
 use crate::redact;
 
 /// A recorded call.
@@ -473,7 +473,7 @@ impl RecordedAttempt {
     }
 
     /// Returns the outcome for a machine that replays it. `number` makes results with unknown contents differ.
-    pub(super) fn to_outcome(&self, policy: &ToolPolicy, number: u64) -> AttemptReport {
+    pub(super) fn to_outcome(&self, policy: &CallPolicy, number: u64) -> AttemptReport {
         match self {
             Self::Answered { size, concern, result } => {
                 let largest = policy.dedupe.largest_output;

@@ -48,10 +48,10 @@ use crate::Timestamp;
 use crate::breaker::TransitionReason;
 use crate::call::{BreakerScope, CallNotice};
 use crate::code::Code;
-use crate::policy::ToolPolicy;
+use crate::policy::CallPolicy;
 
 /// Returns the policy of a call.
-pub type PolicyLookup<'p> = &'p mut dyn FnMut(&RecordedCall) -> Arc<ToolPolicy>;
+pub type PolicyLookup<'p> = &'p mut dyn FnMut(&RecordedCall) -> Arc<CallPolicy>;
 
 /// A recording, replayed under the current configuration.
 #[derive(Debug)]

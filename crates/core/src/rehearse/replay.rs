@@ -35,7 +35,7 @@ use crate::dedupe::{
 };
 use crate::guard::{self, GuardedCall};
 use crate::key::RecordKey;
-use crate::policy::{ComputedKeyPolicy, EnforcementMode, ToolClass, ToolPolicy};
+use crate::policy::{CallPolicy, ComputedKeyPolicy, EnforcementMode, ToolClass};
 use crate::trust::{Escalation, FinishedOutcome, TrustRules, TrustSubject};
 
 /// A recorded event, in the order of the recording.
@@ -50,7 +50,7 @@ pub(super) struct ReplayEvent {
 /// A running replay.
 pub(super) struct ReplayWorld<'a> {
     calls: &'a [RecordedCall],
-    policies: &'a mut dyn FnMut(&RecordedCall) -> Arc<ToolPolicy>,
+    policies: &'a mut dyn FnMut(&RecordedCall) -> Arc<CallPolicy>,
     against: ReplayReference<'a>,
     /// The calls whose notices are stored.
     traced: BTreeSet<usize>,
@@ -147,7 +147,7 @@ enum DoubtSubject {
 impl<'a> ReplayWorld<'a> {
     pub(super) fn new(
         calls: &'a [RecordedCall],
-        policies: &'a mut dyn FnMut(&RecordedCall) -> Arc<ToolPolicy>,
+        policies: &'a mut dyn FnMut(&RecordedCall) -> Arc<CallPolicy>,
         against: ReplayReference<'a>,
         told: &[usize],
     ) -> Self {
@@ -631,7 +631,7 @@ impl<'a> ReplayWorld<'a> {
         }
     }
 
-    fn policy(&mut self, recorded: &RecordedCall) -> Arc<ToolPolicy> {
+    fn policy(&mut self, recorded: &RecordedCall) -> Arc<CallPolicy> {
         let policy = (self.policies)(recorded);
         if recorded.in_turn { Arc::new(policy.for_turn()) } else { policy }
     }
@@ -648,7 +648,7 @@ impl RecordedCall {
 type RecordMemory = Option<Arc<str>>;
 
 /// Returns the memory of a call. Read-only calls are stored by their own engine, unless they belong to a turn.
-fn memory(recorded: &RecordedCall, policy: &ToolPolicy) -> RecordMemory {
+fn memory(recorded: &RecordedCall, policy: &CallPolicy) -> RecordMemory {
     match policy.class {
         ToolClass::ReadOnly if !recorded.in_turn => Some(recorded.engine.clone()),
         ToolClass::ReadOnly | ToolClass::Idempotent | ToolClass::Mutating | ToolClass::Unknown => None,
@@ -661,7 +661,7 @@ fn place(attempt: u32) -> Option<usize> {
 }
 
 /// Returns the recorded request, adapted to the current policy.
-fn request(recorded: &RecordedCall, policy: &ToolPolicy) -> CallRequest {
+fn request(recorded: &RecordedCall, policy: &CallPolicy) -> CallRequest {
     let mut request = recorded.request.clone();
     if policy.dedupe.computed_keys == ComputedKeyPolicy::Never {
         request.duplicates = match request.duplicates {
@@ -676,7 +676,7 @@ fn request(recorded: &RecordedCall, policy: &ToolPolicy) -> CallRequest {
 }
 
 /// Returns the approvals given before the call arrived. The call used one without a request.
-fn existing_approvals(recorded: &RecordedCall, policy: &ToolPolicy, now: Timestamp) -> ApprovalLedger {
+fn existing_approvals(recorded: &RecordedCall, policy: &CallPolicy, now: Timestamp) -> ApprovalLedger {
     let mut approvals = ApprovalLedger::default();
     let mut decided = recorded.trail.iter().filter(|moment| {
         matches!(
@@ -710,7 +710,7 @@ fn existing_approvals(recorded: &RecordedCall, policy: &ToolPolicy, now: Timesta
 fn claim(
     request: &CallRequest,
     address: RecordAddress,
-    policy: &ToolPolicy,
+    policy: &CallPolicy,
     recorded: &RecordedCall,
 ) -> Claim {
     Claim {

@@ -15,7 +15,7 @@ use steadfast_core::turn::{
 };
 use steadfast_store::{
     Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, LocalProcessMonitor,
-    ProcessMonitor as _, Store, StoreError, StoreErrorKind,
+    ProcessMonitor as _, StateStore, StoreError, StoreErrorKind,
 };
 
 use super::TurnOptions;
@@ -36,7 +36,7 @@ pub(super) struct HoldRequest {
 /// A turn that this process runs, or may run.
 #[derive(Debug)]
 pub(super) struct TurnHold {
-    store: Arc<dyn Store>,
+    store: Arc<dyn StateStore>,
     name: DocumentName,
     held: Held,
     lasts: Duration,
@@ -69,7 +69,7 @@ impl TurnHold {
     /// that the owner of `place` can release it whatever happens from then on.
     pub(super) async fn take(
         place: &mut Option<Self>,
-        store: Arc<dyn Store>,
+        store: Arc<dyn StateStore>,
         name: DocumentName,
         wish: HoldRequest,
     ) -> Result<HoldResult, StoreError> {
@@ -188,7 +188,7 @@ mod tests {
 
     const TURN: Duration = Duration::from_secs(300);
 
-    async fn take(store: &Arc<dyn Store>, number: u64) -> (Option<TurnHold>, HoldResult) {
+    async fn take(store: &Arc<dyn StateStore>, number: u64) -> (Option<TurnHold>, HoldResult) {
         let name = DocumentName { kind: DocumentKind::Turn, id: "trip".into() };
         let wish = HoldRequest { process: this_process(), number, deadline: TURN, lasts: 10 * TURN };
         let mut place = None;
@@ -202,7 +202,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_has_lost_a_turn_chooses_nothing_in_it_any_more() {
-        let store: Arc<dyn Store> =
+        let store: Arc<dyn StateStore> =
             Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))));
         let call = ToolCallId::new("pay").unwrap();
         let (first, taken) = take(&store, 1).await;

@@ -16,7 +16,7 @@ use steadfast_core::redact;
 use steadfast_core::turn::trace::{SpanId, TraceEvent, TraceId, TraceNote, TraceSpan, TurnFact, TurnTrace};
 use steadfast_core::turn::{FailureStrategy, TurnPlan, TurnResult, TurnStatus};
 use steadfast_store::{
-    Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery, Store, StoreError,
+    Journal, JournalEntry, JournalLimits, JournalPage, JournalPosition, JournalQuery, StateStore, StoreError,
     filter_entries,
 };
 use tokio::sync::mpsc::UnboundedSender;
@@ -419,7 +419,7 @@ pub struct TurnQuery {
 
 impl TurnQuery {
     /// Reads the matching turns of a store, newest first.
-    pub async fn read(&self, store: &dyn Store) -> Result<JournalPage<TurnSummary>, StoreError> {
+    pub async fn read(&self, store: &dyn StateStore) -> Result<JournalPage<TurnSummary>, StoreError> {
         let newest = JournalQuery::newest(Journal::Traces, self.limit);
         let query = JournalQuery { subject: Some(HEADS.into()), before: self.behind, ..newest };
         // Entries of a newer version are skipped.
@@ -442,7 +442,7 @@ impl TurnQuery {
 impl TurnTraceView {
     /// Reads the stored trace of a turn, by its trace id or by the name in its plan (the newest of that name). If
     /// several submissions share a trace, it contains all of them, with the summary of the last one.
-    pub async fn read(store: &dyn Store, name: &str) -> Result<Option<Self>, StoreError> {
+    pub async fn read(store: &dyn StateStore, name: &str) -> Result<Option<Self>, StoreError> {
         if let Some(trace) = TraceId::from_hex(name)
             && let Some(story) = traced(store, trace).await?
         {
@@ -461,7 +461,7 @@ impl TurnTraceView {
     }
 }
 
-async fn traced(store: &dyn Store, trace: TraceId) -> Result<Option<TurnTraceView>, StoreError> {
+async fn traced(store: &dyn StateStore, trace: TraceId) -> Result<Option<TurnTraceView>, StoreError> {
     let newest = JournalQuery::newest(Journal::Traces, MOST_LINES);
     let query = JournalQuery { subject: Some(trace.to_string().into()), ..newest };
     let (mut heads, mut spans, mut events) = (Vec::new(), BTreeMap::new(), Vec::new());
@@ -484,7 +484,7 @@ async fn traced(store: &dyn Store, trace: TraceId) -> Result<Option<TurnTraceVie
 }
 
 /// Returns the same turns as they ended. Those that run, or whose process is gone, stay as they began.
-async fn as_ended(store: &dyn Store, begun: Vec<TurnSummary>) -> Result<Vec<TurnSummary>, StoreError> {
+async fn as_ended(store: &dyn StateStore, begun: Vec<TurnSummary>) -> Result<Vec<TurnSummary>, StoreError> {
     let mut heads = Vec::with_capacity(begun.len());
     for head in begun {
         let query = JournalQuery { subject: Some(ending(&head)), ..JournalQuery::newest(Journal::Traces, 1) };

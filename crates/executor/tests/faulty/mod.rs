@@ -13,8 +13,8 @@ use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
 use steadfast_store::{
     Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal,
-    JournalEntry, JournalLimits, JournalPosition, JournalQuery, MemoryStore, RecordFilter, RecordPage, Store,
-    StoreError, StoreErrorKind, StoreEvent, StoreFuture, SweepResult,
+    JournalEntry, JournalLimits, JournalPosition, JournalQuery, MemoryStore, RecordFilter, RecordPage,
+    StateStore, StoreError, StoreErrorKind, StoreEvent, StoreFuture, SweepResult,
 };
 use tokio::sync::{broadcast, watch};
 
@@ -86,7 +86,7 @@ impl FaultyStore {
     }
 }
 
-impl Store for FaultyStore {
+impl StateStore for FaultyStore {
     fn kind(&self) -> &'static str {
         "faulty"
     }

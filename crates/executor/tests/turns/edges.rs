@@ -46,10 +46,10 @@ impl ToolRegistry for AnnotatedTools {
 }
 
 /// Policies that trust the annotations of servers, as the gateway does.
-struct AnnotationPolicies(fn(ToolClass) -> ToolPolicy);
+struct AnnotationPolicies(fn(ToolClass) -> CallPolicy);
 
 impl PolicySource for AnnotationPolicies {
-    fn policy(&self, _: &CallEnvelope, _: JsonValue<'_>, annotations: AnnotationHints) -> Arc<ToolPolicy> {
+    fn policy(&self, _: &CallEnvelope, _: JsonValue<'_>, annotations: AnnotationHints) -> Arc<CallPolicy> {
         let class = match annotations {
             AnnotationHints { read_only: Some(true), .. } => ToolClass::ReadOnly,
             AnnotationHints { idempotent: Some(true), .. } => ToolClass::Idempotent,
@@ -59,7 +59,7 @@ impl PolicySource for AnnotationPolicies {
     }
 }
 
-async fn believing(store: Arc<dyn Store>) -> Engine {
+async fn believing(store: Arc<dyn StateStore>) -> Engine {
     let gateway = |class| measured(class).for_gateway();
     let clock = Arc::new(RuntimeClock::new());
     Engine::builder().clock(clock).store(store).policies(AnnotationPolicies(gateway)).start().await

@@ -16,7 +16,7 @@ use scripted::*;
 
 /// Returns the profile of the error handling requirements (tested in the crate `steadfast`), with enough time for all
 /// retries.
-fn measured(class: ToolClass) -> ToolPolicy {
+fn measured(class: ToolClass) -> CallPolicy {
     let mut policy = PolicyProfile::Measured.policy(class);
     policy.retry.total = None;
     policy
@@ -24,12 +24,12 @@ fn measured(class: ToolClass) -> ToolPolicy {
 
 // ---- submitted again ----
 
-async fn on(store: Arc<dyn Store>, policy: ToolPolicy) -> Engine {
+async fn on(store: Arc<dyn StateStore>, policy: CallPolicy) -> Engine {
     let clock = Arc::new(RuntimeClock::new());
     Engine::builder().clock(clock).store(store).policies(Arc::new(policy)).start().await
 }
 
-fn memory() -> Arc<dyn Store> {
+fn memory() -> Arc<dyn StateStore> {
     Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))))
 }
 

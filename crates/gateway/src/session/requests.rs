@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use steadfast_core::breaker::{BreakerPermit, BreakerVerdict};
 use steadfast_core::classify::{AttemptFault, FaultSource, classify, is_session_lost};
 use steadfast_core::id::ToolName;
-use steadfast_core::policy::{EnforcementMode, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, EnforcementMode};
 use steadfast_mcp::json_text;
 use steadfast_mcp::message::{RpcId, RpcMessage, code};
 use tokio::sync::Notify;
@@ -293,7 +293,7 @@ impl GatewaySession {
     fn judging<'s>(
         &self,
         server: &'s UpstreamServer,
-        policy: &ToolPolicy,
+        policy: &CallPolicy,
         method: &str,
     ) -> Result<Option<BreakerPermit<'s>>, String> {
         // A subscription is open for hours and shows nothing about the health of the server.

@@ -7,7 +7,7 @@ use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::LocalKnowledge;
 use steadfast_store::{
     DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal, JournalEntry,
-    JournalLimits, JournalQuery, RecordFilter, RecordPage, Store, StoreError, StoreErrorKind,
+    JournalLimits, JournalQuery, RecordFilter, RecordPage, StateStore, StoreError, StoreErrorKind,
 };
 use steadfast_store_redis::{Options, RedisLogin, RedisStore, WriteConfirmation};
 use steadfast_testkit::redis::{RedisCluster, RedisSentinel, RedisServer};

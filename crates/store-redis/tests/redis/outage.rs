@@ -8,7 +8,7 @@ use steadfast_core::dedupe::{
     SettleDelay,
 };
 use steadfast_core::id::Digest;
-use steadfast_store::{Store, StoreErrorKind, StoreEvent};
+use steadfast_store::{StateStore, StoreErrorKind, StoreEvent};
 use steadfast_store_redis::{Options, RedisStore, WriteConfirmation};
 use steadfast_testkit::redis::{RedisCluster, RedisSentinel, RedisServer};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::LocalKnowledge;
-use steadfast_store::{FlushTarget, Store, StoreError, StoreErrorKind};
+use steadfast_store::{FlushTarget, StateStore, StoreError, StoreErrorKind};
 use steadfast_store_redis::{Options, RedisLogin, RedisStore, RedisTls};
 use steadfast_testkit::redis::RedisServer;
 

@@ -8,7 +8,7 @@ use steadfast_core::dedupe::{
     Claim, ClaimIntent, ClaimRole, ClaimVerdict, DedupeRecord, DedupeState, DeliveryReceipt, LocalKnowledge,
     RunOutcome, SaveRequest, SaveVerdict, SettleDelay, SettleStatus, SettleTime, StartVerdict,
 };
-use steadfast_store::{FlushTarget, RecordCodec, RecordFilter, RecordPage, Store, StoreErrorKind};
+use steadfast_store::{FlushTarget, RecordCodec, RecordFilter, RecordPage, StateStore, StoreErrorKind};
 use steadfast_store_redis::{KeyPrefix, Options, RedisStore};
 use steadfast_testkit::redis::RedisServer;
 

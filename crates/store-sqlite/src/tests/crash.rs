@@ -18,7 +18,7 @@ use steadfast_core::key::RecordKey;
 use steadfast_core::policy::{PolicyProfile, ToolClass};
 use steadfast_store::{
     DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, ManualClock,
-    ProcessMonitor, RecordFilter, RecordPage, Store, record_loss,
+    ProcessMonitor, RecordFilter, RecordPage, StateStore, record_loss,
 };
 
 use super::processes::{assert_sound, heard, part, say, spawn};

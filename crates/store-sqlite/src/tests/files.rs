@@ -14,7 +14,7 @@ use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::{ClaimVerdict, DedupeState, LocalKnowledge, RenewVerdict};
 use steadfast_core::policy::DedupePolicy;
 use steadfast_store::{
-    DocumentKind, DocumentName, Journal, JournalQuery, ManualClock, RecordCodec, RecordFilter, Store,
+    DocumentKind, DocumentName, Journal, JournalQuery, ManualClock, RecordCodec, RecordFilter, StateStore,
     StoreErrorKind, StoreEvent, accept_loss,
 };
 

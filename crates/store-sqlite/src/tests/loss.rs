@@ -10,7 +10,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
     Claim, ClaimVerdict, Commit, LocalKnowledge, LossCause, RecordAddress, RecordLoss, StoreMarker,
 };
-use steadfast_store::{ManualClock, Store, accept_loss, record_loss};
+use steadfast_store::{ManualClock, StateStore, accept_loss, record_loss};
 
 use super::world::{SqliteTestFolder, claim, is_replay, key, mine, patient, run, take};
 use crate::commit_note::{BootId, CommitNoteContent};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 use steadfast_core::dedupe::{ClaimVerdict, DedupeState, LocalKnowledge};
-use steadfast_store::Store;
+use steadfast_store::StateStore;
 
 use super::world::{SqliteTestFolder, begin, claim, is_replay, key, patient, save, take};
 use crate::SqliteStore;

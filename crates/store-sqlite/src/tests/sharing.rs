@@ -10,7 +10,8 @@ use steadfast_core::Timestamp;
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::{Claim, ClaimIntent, ClaimVerdict, LocalKnowledge, ReleaseRequest};
 use steadfast_store::{
-    DocumentKind, DocumentName, DocumentWrite, ManualClock, Store, StoreError, StoreErrorKind, StoreEvent,
+    DocumentKind, DocumentName, DocumentWrite, ManualClock, StateStore, StoreError, StoreErrorKind,
+    StoreEvent,
 };
 
 use super::steps::HangingDisk;

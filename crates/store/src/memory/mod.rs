@@ -42,7 +42,7 @@ use crate::event::StoreEvent;
 use crate::journal::{Journal, JournalEntry, JournalLimits, JournalPosition, JournalQuery};
 use crate::process::{LocalProcessMonitor, ProcessMonitor, this_process};
 use crate::selection::{FlushTarget, RecordFilter, RecordPage, SweepResult};
-use crate::{Store, StoreFuture};
+use crate::{StateStore, StoreFuture};
 
 /// Options of a memory store.
 #[derive(Clone, Debug)]
@@ -199,7 +199,7 @@ impl Default for MemoryStore {
     }
 }
 
-impl Store for MemoryStore {
+impl StateStore for MemoryStore {
     fn kind(&self) -> &'static str {
         "memory"
     }

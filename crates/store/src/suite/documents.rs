@@ -6,7 +6,7 @@ use std::sync::Arc;
 use steadfast_core::Timestamp;
 
 use super::world::{SuiteWorld, within};
-use crate::Store;
+use crate::StateStore;
 use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome};
 use crate::event::StoreEvent;
 
@@ -158,7 +158,7 @@ fn name(kind: DocumentKind, id: &str) -> DocumentName {
 }
 
 async fn put(
-    store: &dyn Store,
+    store: &dyn StateStore,
     name: &DocumentName,
     replaces: Option<u64>,
     body: &str,
@@ -167,7 +167,7 @@ async fn put(
     store.write(name, DocumentWrite { replaces, body, expires: None }).await.unwrap()
 }
 
-async fn remove(store: &dyn Store, name: &DocumentName, replaces: Option<u64>) -> DocumentWriteOutcome {
+async fn remove(store: &dyn StateStore, name: &DocumentName, replaces: Option<u64>) -> DocumentWriteOutcome {
     store.write(name, DocumentWrite { replaces, body: None, expires: None }).await.unwrap()
 }
 

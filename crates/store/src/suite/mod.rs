@@ -1,6 +1,6 @@
 //! The test suite that every store must pass.
 //!
-//! It uses the [`Store`] trait only, and follows from the requirements of a store. A store crate provides a fixture,
+//! It uses the [`StateStore`] trait only, and follows from the requirements of a store. A store crate provides a fixture,
 //! and [`store_suite!`](crate::store_suite) generates one test per case:
 //!
 //! ```text
@@ -64,16 +64,16 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
 
-use crate::Store;
+use crate::StateStore;
 use crate::clock::ManualClock;
 use crate::process::{ProcessMonitor, process};
 
 /// A store under test. See the module documentation.
 pub struct StoreFixture {
     /// The empty store.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn StateStore>,
     /// A handle to the same data from another process.
-    pub second: Option<Arc<dyn Store>>,
+    pub second: Option<Arc<dyn StateStore>>,
     /// The source of time.
     pub time: TimeModel,
     /// The event that ends a lease.

@@ -8,7 +8,7 @@ use steadfast_core::output::ToolOutput;
 use tokio::task::JoinSet;
 
 use super::world::{SuiteWorld, call_id, done, index, output, save, within, word};
-use crate::Store;
+use crate::StateStore;
 
 const CALLERS: u64 = 64;
 
@@ -88,7 +88,7 @@ pub(super) async fn tr_2_many_callers_get_the_same_result(world: SuiteWorld) {
 type RacedResult = Result<Option<ToolOutput>, CallFailure>;
 
 /// A complete call: claims, runs or follows, and returns the result.
-async fn call(store: Arc<dyn Store>, claim: Claim, runs: Arc<AtomicUsize>) -> RacedResult {
+async fn call(store: Arc<dyn StateStore>, claim: Claim, runs: Arc<AtomicUsize>) -> RacedResult {
     let mut claim = claim;
     loop {
         match store.claim(&claim, &LocalKnowledge::default()).await.unwrap() {

@@ -15,7 +15,7 @@ use super::world::{
     FailurePermanence, SuiteWorld, done, failed, lifetimes, release, rules, save, unknown, unknown_for_good,
     within,
 };
-use crate::Store;
+use crate::StateStore;
 use crate::selection::FlushTarget;
 
 pub(super) async fn a_settled_record_is_not_waited_for(world: SuiteWorld) {
@@ -107,7 +107,7 @@ const ENDS: [FlightEnd; 7] = [
 ];
 
 impl FlightEnd {
-    async fn bring(self, world: &SuiteWorld, store: &dyn Store, record: &DedupeRecord) {
+    async fn bring(self, world: &SuiteWorld, store: &dyn StateStore, record: &DedupeRecord) {
         match self {
             Self::Done => drop(store.save(&save(record, done("paid"))).await.unwrap()),
             Self::Failed => drop(store.save(&save(record, failed(FailurePermanence::ForNow))).await.unwrap()),
@@ -132,7 +132,7 @@ impl FlightEnd {
 }
 
 /// Starts a follower, and returns once it waits.
-async fn follow(store: Arc<dyn Store>, key: RecordKey) -> JoinHandle<()> {
+async fn follow(store: Arc<dyn StateStore>, key: RecordKey) -> JoinHandle<()> {
     let (begun, begins) = tokio::sync::oneshot::channel();
     let follower = tokio::spawn(async move {
         let mut settled = store.settled(key);

@@ -23,7 +23,7 @@ use steadfast_core::policy::{
 };
 
 use super::{LeaseModel, StoreFixture, TimeModel};
-use crate::Store;
+use crate::StateStore;
 
 /// Longer than any case takes.
 pub(super) const LONG: Duration = Duration::from_secs(3600);
@@ -71,7 +71,7 @@ impl From<StoreFixture> for SuiteWorld {
 }
 
 impl Deref for SuiteWorld {
-    type Target = dyn Store;
+    type Target = dyn StateStore;
 
     fn deref(&self) -> &Self::Target {
         &*self.fixture.store
@@ -80,12 +80,12 @@ impl Deref for SuiteWorld {
 
 impl SuiteWorld {
     /// Returns the first handle.
-    pub(super) fn first(&self) -> Arc<dyn Store> {
+    pub(super) fn first(&self) -> Arc<dyn StateStore> {
         Arc::clone(&self.fixture.store)
     }
 
     /// Returns the handle of the other process.
-    pub(super) fn second(&self) -> Arc<dyn Store> {
+    pub(super) fn second(&self) -> Arc<dyn StateStore> {
         Arc::clone(self.fixture.second.as_ref().unwrap_or(&self.fixture.store))
     }
 
@@ -95,7 +95,7 @@ impl SuiteWorld {
     }
 
     /// Returns one of the two handles.
-    pub(super) fn handle(&self, number: u64) -> Arc<dyn Store> {
+    pub(super) fn handle(&self, number: u64) -> Arc<dyn StateStore> {
         if number.is_multiple_of(2) { self.first() } else { self.second() }
     }
 

@@ -26,7 +26,7 @@ use steadfast_store::suite::{CASES, SuiteCase};
 use steadfast_store::{
     Document, DocumentKind, DocumentName, DocumentWrite, DocumentWriteOutcome, FlushTarget, Journal,
     JournalEntry, JournalLimits, JournalPosition, JournalQuery, MemoryOptions, MemoryStore, ProcessMonitor,
-    RecordFilter, RecordPage, Store, StoreEvent, StoreFuture, SweepResult,
+    RecordFilter, RecordPage, StateStore, StoreEvent, StoreFuture, SweepResult,
 };
 use tokio::sync::broadcast;
 
@@ -609,7 +609,7 @@ impl BrokenStore {
     }
 }
 
-impl Store for BrokenStore {
+impl StateStore for BrokenStore {
     fn kind(&self) -> &'static str {
         "broken"
     }

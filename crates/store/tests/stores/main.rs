@@ -8,14 +8,14 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{LeaseOwnerState, ProcessIdentity};
 use steadfast_store::suite::{LeaseModel, SimulatedProcesses, StoreFixture, TimeModel};
-use steadfast_store::{ManualClock, MemoryOptions, MemoryStore, ProcessMonitor, Store};
+use steadfast_store::{ManualClock, MemoryOptions, MemoryStore, ProcessMonitor, StateStore};
 
 async fn memory() -> StoreFixture {
     memory_with(|options| Arc::new(MemoryStore::new(options)))
 }
 
 /// A fixture for a store with these options.
-fn memory_with(make: impl FnOnce(MemoryOptions) -> Arc<dyn Store>) -> StoreFixture {
+fn memory_with(make: impl FnOnce(MemoryOptions) -> Arc<dyn StateStore>) -> StoreFixture {
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000_000)));
     let mortals = Arc::new(SimulatedProcesses::default());
     let most = 300;

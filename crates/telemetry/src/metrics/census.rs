@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{DedupeRecord, DedupeState, Lease};
 use steadfast_core::id::ToolRef;
-use steadfast_store::{RecordFilter, RecordPage, Store, StoreError};
+use steadfast_store::{RecordFilter, RecordPage, StateStore, StoreError};
 
 /// The counts of the records in a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) struct ToolCensus {
 
 impl StoreCensus {
     /// Counts up to `most` records of a store. Reads them page by page, so once a minute is often enough.
-    pub async fn take(store: &dyn Store, most: usize) -> Result<Self, StoreError> {
+    pub async fn take(store: &dyn StateStore, most: usize) -> Result<Self, StoreError> {
         let mut census = Self::default();
         let everything = RecordFilter::default();
         let (mut after, mut left) = (None, most);

@@ -8,7 +8,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::classify::FaultSource;
 use steadfast_core::dedupe::{DedupeState, Lease};
 use steadfast_executor::Attempt;
-use steadfast_store::{ManualClock, MemoryOptions, MemoryStore, RecordFilter, RecordPage, Store};
+use steadfast_store::{ManualClock, MemoryOptions, MemoryStore, RecordFilter, RecordPage, StateStore};
 
 use super::*;
 use crate::StoreCensus;

@@ -20,7 +20,7 @@ use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::dedupe::{ProcessIdentity, RunId};
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::output::{RawJson, ToolOutput};
-use steadfast_core::policy::{PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, PolicyProfile, ToolClass};
 use steadfast_executor::{Engine, RuntimeClock, ToolResult};
 
 use crate::ids::SpanIdGenerator;
@@ -52,7 +52,7 @@ impl TestTelemetry {
         Self { telemetry: Arc::new(telemetry), paper, spans }
     }
 
-    async fn engine(&self, policy: ToolPolicy) -> Engine {
+    async fn engine(&self, policy: CallPolicy) -> Engine {
         Engine::builder()
             .clock(Arc::new(RuntimeClock::new()))
             .policies(Arc::new(policy))
@@ -106,7 +106,7 @@ impl SpanCollector {
     }
 }
 
-fn standard(class: ToolClass) -> ToolPolicy {
+fn standard(class: ToolClass) -> CallPolicy {
     PolicyProfile::Standard.policy(class)
 }
 
@@ -123,7 +123,7 @@ fn parse(text: &str) -> CallEnvelope {
     CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap()
 }
 
-fn request(envelope: &CallEnvelope, policy: &ToolPolicy) -> CallRequest {
+fn request(envelope: &CallEnvelope, policy: &CallPolicy) -> CallRequest {
     let intake = IntakeContext {
         process: &ProcessIdentity { boot: "boot".into(), pid: 1, started: 1 },
         number: 1,

@@ -21,7 +21,7 @@ use steadfast_config::{CommandLineFlag, Config, Sources};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, UnknownFieldPolicy};
 use steadfast_core::id::{Namespace, ToolName};
-use steadfast_core::policy::{PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, PolicyProfile, ToolClass};
 use steadfast_executor::{CallResponse, Engine, RuntimeClock};
 use steadfast_process::Leash;
 use steadfast_tools::{PlainTool, Toolbox};
@@ -35,12 +35,12 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Returns an engine that uses the time of the runtime, so that a test can stop it.
-async fn engine(policy: ToolPolicy) -> Engine {
+async fn engine(policy: CallPolicy) -> Engine {
     Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
 }
 
 /// Returns a policy without timeouts, because the machine may be slow. Tests of timeouts set their own.
-fn standard(class: ToolClass) -> ToolPolicy {
+fn standard(class: ToolClass) -> CallPolicy {
     let mut policy = PolicyProfile::Standard.policy(class);
     (policy.time.attempt, policy.time.total) = (Duration::from_secs(3600), Duration::from_secs(3600));
     policy
@@ -98,7 +98,7 @@ impl Drop for ToolTestFolder {
 }
 
 /// Returns a policy with a single attempt.
-fn once(class: ToolClass) -> ToolPolicy {
+fn once(class: ToolClass) -> CallPolicy {
     let mut policy = standard(class);
     policy.retry.attempts = 1.try_into().unwrap();
     policy

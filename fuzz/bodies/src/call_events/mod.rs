@@ -26,7 +26,7 @@ use steadfast_core::dedupe::{
 use steadfast_core::guard::{self, GuardedCall, LoopGuard};
 use steadfast_core::id::Digest;
 use steadfast_core::limit::Limiter;
-use steadfast_core::policy::{EnforcementMode, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, EnforcementMode};
 use steadfast_core::retry::RetryBudget;
 use steadfast_core::trust::{self, FinishedOutcome, TrustLedger, TrustSubject};
 
@@ -145,7 +145,7 @@ impl<'i> FuzzWorld<'i> {
     }
 
     /// Makes a history of failures: of the tool, of the model, of the service.
-    fn past(&mut self, policy: &ToolPolicy) {
+    fn past(&mut self, policy: &CallPolicy) {
         let failures = self.draw.byte();
         let (tool, signature) = (setup::tool(), setup::signature());
         let subject = TrustSubject { tool: &tool, signature: &signature, domain: None };
@@ -173,7 +173,7 @@ impl<'i> FuzzWorld<'i> {
     }
 
     /// Runs one call from its beginning to its end.
-    fn call(&mut self, request: CallRequest, policy: &Arc<ToolPolicy>) {
+    fn call(&mut self, request: CallRequest, policy: &Arc<CallPolicy>) {
         let mut notices = Vec::new();
         let (now, seed) = (self.now, request.number);
         let (call, step) = Call::begin(&mut self.shared(), request, policy.clone(), seed, now, &mut notices);

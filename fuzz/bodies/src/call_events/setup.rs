@@ -21,16 +21,16 @@ use steadfast_core::id::{Digest, Domain, Namespace, RequestId, SessionKey, ToolN
 use steadfast_core::key::RecordKey;
 use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{
-    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, DangerousCommandPolicy, EnforcementMode,
-    FailureReplayPolicy, MechanismModes, PolicyProfile, RateLimit, RepeatedSuccessPolicy, StoreFailurePolicy,
-    ToolClass, ToolPolicy, TrustRule, UnknownOutcomePolicy,
+    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, CallPolicy, DangerousCommandPolicy,
+    EnforcementMode, FailureReplayPolicy, MechanismModes, PolicyProfile, RateLimit, RepeatedSuccessPolicy,
+    StoreFailurePolicy, ToolClass, TrustRule, UnknownOutcomePolicy,
 };
 use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::Signature;
 
 use crate::draw::InputDraw;
 
-pub(super) fn policy(draw: &mut InputDraw<'_>) -> ToolPolicy {
+pub(super) fn policy(draw: &mut InputDraw<'_>) -> CallPolicy {
     let class =
         draw.pick([ToolClass::Mutating, ToolClass::Unknown, ToolClass::ReadOnly, ToolClass::Idempotent]);
     let mut policy =

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use steadfast_core::breaker::State;
 use steadfast_core::call::CallNotice;
-use steadfast_core::policy::{ToolClass, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, ToolClass};
 use steadfast_executor::{
     AuditAction, AuditQuery, BreakerKey, BreakerOverride, ChangeScope, Engine, OperatorIdentity,
     OperatorSurface,
@@ -18,7 +18,7 @@ use crate::calls::{
 use crate::world::{ConformanceWorld, plain};
 
 /// Returns the time for which it stays open: mutating tools have 15 s.
-fn cooldown(policy: &ToolPolicy) -> Duration {
+fn cooldown(policy: &CallPolicy) -> Duration {
     policy.breaker.cooldown.first
 }
 

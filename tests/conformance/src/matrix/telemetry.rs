@@ -11,7 +11,7 @@ use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::output::RawJson;
-use steadfast_core::policy::{EnforcementMode, PolicyProfile, ToolClass, ToolPolicy};
+use steadfast_core::policy::{CallPolicy, EnforcementMode, PolicyProfile, ToolClass};
 use steadfast_executor::{Attempt, Engine, HookFuture, Hooks, ToolResult};
 use steadfast_telemetry::{LogLineFormat, LogLineLevel, LogSink, Options, Telemetry};
 
@@ -120,7 +120,7 @@ struct TelemetryWorld {
 }
 
 impl TelemetryWorld {
-    async fn of(world: &ConformanceWorld, policy: ToolPolicy) -> Self {
+    async fn of(world: &ConformanceWorld, policy: CallPolicy) -> Self {
         let paper = LogBuffer::default();
         let logs = LogSink::to(paper.clone(), LogLineLevel::Trace, LogLineFormat::Json).unwrap();
         let options = Options { logs: Some(logs), most_tools: 3, ..Options::default() };

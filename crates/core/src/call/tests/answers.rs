@@ -8,7 +8,7 @@ use crate::dedupe::{DeliveryReceipt, ReplayReason, ReplayedResult, SettleDelay};
 use crate::policy::RateLimit;
 
 /// The same policy, without a record of its calls.
-fn unrecorded(policy: &ToolPolicy) -> ToolPolicy {
+fn unrecorded(policy: &CallPolicy) -> CallPolicy {
     let mut policy = policy.clone();
     policy.modes.dedupe = EnforcementMode::Off;
     policy

@@ -7,18 +7,18 @@ use crate::policy::DangerousCommandPolicy;
 use crate::trust::TrustState;
 
 /// A policy that asks before every call.
-fn asking() -> ToolPolicy {
+fn asking() -> CallPolicy {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     policy
 }
 
-fn interactive(policy: &ToolPolicy, key: &str) -> CallRequest {
+fn interactive(policy: &CallPolicy, key: &str) -> CallRequest {
     from_envelope_on(&keyed(key), policy, ApprovalChannel::Interactive)
 }
 
 /// A tool that lost trust.
-pub(super) fn escalated(world: &mut CallTestWorld, policy: &ToolPolicy) {
+pub(super) fn escalated(world: &mut CallTestWorld, policy: &CallPolicy) {
     let request = request(policy);
     for _ in 0..3 {
         let subject = TrustSubject { tool: &request.tool, signature: &request.signature, domain: None };
@@ -34,7 +34,7 @@ pub(super) fn escalated(world: &mut CallTestWorld, policy: &ToolPolicy) {
 }
 
 /// A tool that only an operator may allow.
-pub(super) fn blocked(world: &mut CallTestWorld, policy: &ToolPolicy) {
+pub(super) fn blocked(world: &mut CallTestWorld, policy: &CallPolicy) {
     let request = request(policy);
     let subject = TrustSubject { tool: &request.tool, signature: &request.signature, domain: None };
     let finished = crate::trust::FinishedOutcome::Failure { severity: Severity::Security, recoverable: true };

@@ -13,7 +13,7 @@ use crate::trust::TrustState;
 fn guard_after(
     world: &CallTestWorld,
     request: &CallRequest,
-    policy: &ToolPolicy,
+    policy: &CallPolicy,
     hears: &[GuardTestEvent],
 ) -> String {
     let mut guard = LoopGuard::default();

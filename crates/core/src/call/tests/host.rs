@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn hosted(policy: &ToolPolicy) -> CallRequest {
+fn hosted(policy: &CallPolicy) -> CallRequest {
     CallRequest { run_by: RunnerKind::Host, ..request(policy) }
 }
 

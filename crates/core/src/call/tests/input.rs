@@ -6,7 +6,7 @@ use crate::guard::GuardLayer;
 use crate::policy::DangerousCommandPolicy;
 
 /// Returns the same call with the input, as a surface sends it: with a key of its own.
-fn next_round(policy: &ToolPolicy) -> CallRequest {
+fn next_round(policy: &CallPolicy) -> CallRequest {
     from_envelope(&keyed("k, second round"), policy)
 }
 

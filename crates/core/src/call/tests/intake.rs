@@ -11,7 +11,7 @@ use crate::policy::{ComputedKeyPolicy, KeyConflictPolicy, KeyScope};
 
 fn of(
     envelope: &Json,
-    policy: &ToolPolicy,
+    policy: &CallPolicy,
     hook_key: Option<&str>,
     input_schema: Option<JsonValue<'_>>,
 ) -> CallRequest {
@@ -22,7 +22,7 @@ fn of(
     CallRequest::from_envelope(&envelope, policy, intake).unwrap()
 }
 
-fn dedupe(envelope: &Json, policy: &ToolPolicy, hook_key: Option<&str>) -> Deduplication {
+fn dedupe(envelope: &Json, policy: &CallPolicy, hook_key: Option<&str>) -> Deduplication {
     of(envelope, policy, hook_key, None).duplicates
 }
 
@@ -125,7 +125,7 @@ fn where_no_key_may_be_computed_only_those_that_are_given_count() {
 /// Returns the deduplication of a call that a surface such as the gateway accepts.
 fn taken_in(
     changes: &Json,
-    policy: &ToolPolicy,
+    policy: &CallPolicy,
     equal_calls: EqualCallPolicy,
     call_id: Option<&CallId>,
 ) -> Deduplication {
@@ -141,7 +141,7 @@ fn a_call_without_a_key_is_found_by_its_call_id_and_by_equal_arguments_as_far_as
     use EqualCallPolicy::{Joined, JoinedIfRepeatable, Separate};
     let unique = CallId::Unique(ToolCallId::new("toolu_1").unwrap());
     let mut policy = policy(ToolClass::Mutating);
-    let plain = |policy: &ToolPolicy, equal, id| taken_in(&json!({}), policy, equal, id);
+    let plain = |policy: &CallPolicy, equal, id| taken_in(&json!({}), policy, equal, id);
     let Deduplication::Joined(RecordAddress::Keyless { run, index }) = plain(&policy, Joined, None) else {
         panic!()
     };
@@ -159,7 +159,7 @@ fn a_call_without_a_key_is_found_by_its_call_id_and_by_equal_arguments_as_far_as
         assert_eq!(plain(&policy, equal, Some(&unique)), alone, "{equal:?}");
     }
     for class in [ToolClass::ReadOnly, ToolClass::Idempotent] {
-        let harmless = ToolPolicy { class, ..policy.clone() };
+        let harmless = CallPolicy { class, ..policy.clone() };
         let found = plain(&harmless, JoinedIfRepeatable, None);
         assert!(
             matches!(found, Deduplication::Joined(RecordAddress::Keyless { .. })),

@@ -6,7 +6,7 @@ use super::*;
 use crate::retry::RetryStop;
 
 /// A call whose caller allows it this much time.
-fn within(policy: &ToolPolicy, span: Duration) -> CallRequest {
+fn within(policy: &CallPolicy, span: Duration) -> CallRequest {
     let mut request = request(policy);
     request.limits.deadline = Some(START + span);
     request
@@ -50,8 +50,8 @@ fn one_caller_s_deadline_does_not_stop_a_tool_that_others_wait_for() {
 
 #[test]
 fn a_deadline_cut_keeps_its_code_whatever_else_stops_the_call() {
-    let once: fn(&mut ToolPolicy) = |policy| policy.retry.attempts = NonZeroU32::MIN;
-    let nothing: fn(&mut ToolPolicy) = |_| {};
+    let once: fn(&mut CallPolicy) = |policy| policy.retry.attempts = NonZeroU32::MIN;
+    let nothing: fn(&mut CallPolicy) = |_| {};
     for (name, change, outcome) in [
         ("nothing else", nothing, timed_out()),
         ("no attempt is left", once, timed_out()),
@@ -78,7 +78,7 @@ fn a_deadline_cut_keeps_its_code_whatever_else_stops_the_call() {
 
 #[test]
 fn a_timer_that_fires_late_starts_nothing_that_the_limits_forbid() {
-    let total: fn(&mut ToolPolicy, &mut CallRequest) = |_, _| {};
+    let total: fn(&mut CallPolicy, &mut CallRequest) = |_, _| {};
     for (name, limit, late, stop, expected) in [
         ("total time", total, 31 * SECOND, RetryStop::TotalTime, Code::RetryExhausted),
         (

@@ -191,7 +191,7 @@ impl CallTestWorld {
     }
 
     /// Starts a call and returns its first step, without a store.
-    fn begin_only(&mut self, mut request: CallRequest, policy: &ToolPolicy) -> (Call, NextStep) {
+    fn begin_only(&mut self, mut request: CallRequest, policy: &CallPolicy) -> (Call, NextStep) {
         self.calls += 1;
         request.number = self.calls;
         request.run = RunId(format!("run-{}", self.calls).into());
@@ -213,7 +213,7 @@ impl CallTestWorld {
     }
 
     /// Starts a call and returns its first step that is not for the store.
-    fn begin(&mut self, request: CallRequest, policy: &ToolPolicy) -> (Call, NextStep) {
+    fn begin(&mut self, request: CallRequest, policy: &CallPolicy) -> (Call, NextStep) {
         let (mut call, step) = self.begin_only(request, policy);
         let step = self.serve(&mut call, step);
         (call, step)
@@ -312,7 +312,7 @@ impl CallTestWorld {
     fn drive(
         &mut self,
         request: CallRequest,
-        policy: &ToolPolicy,
+        policy: &CallPolicy,
         script: &[(Duration, AttemptReport)],
     ) -> CallResult {
         let (mut call, mut step) = self.begin(request, policy);
@@ -337,7 +337,7 @@ impl CallTestWorld {
     fn post(
         &mut self,
         envelope: &Json,
-        policy: &ToolPolicy,
+        policy: &CallPolicy,
         script: &[(Duration, AttemptReport)],
     ) -> ResultEnvelope {
         let request = from_envelope(envelope, policy);
@@ -365,12 +365,12 @@ impl CallTestWorld {
         self.notices.iter().filter(|notice| is_meant(notice)).count()
     }
 
-    fn breaker_state(&self, policy: &ToolPolicy) -> breaker::State {
+    fn breaker_state(&self, policy: &CallPolicy) -> breaker::State {
         self.breaker.state(&policy.breaker, self.now)
     }
 
     /// Grants a call once, in advance, as an operator.
-    fn grant_once(&mut self, request: &CallRequest, policy: &ToolPolicy) {
+    fn grant_once(&mut self, request: &CallRequest, policy: &CallPolicy) {
         let wanted = ApprovalSubject {
             tool: &request.tool,
             arguments: request.digest,
@@ -450,11 +450,11 @@ fn process() -> ProcessIdentity {
     ProcessIdentity { boot: "boot".into(), pid: 1, started: 1 }
 }
 
-fn from_envelope(envelope: &Json, policy: &ToolPolicy) -> CallRequest {
+fn from_envelope(envelope: &Json, policy: &CallPolicy) -> CallRequest {
     from_envelope_on(envelope, policy, ApprovalChannel::Headless)
 }
 
-fn from_envelope_on(envelope: &Json, policy: &ToolPolicy, channel: ApprovalChannel) -> CallRequest {
+fn from_envelope_on(envelope: &Json, policy: &CallPolicy, channel: ApprovalChannel) -> CallRequest {
     let envelope = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Keep).unwrap();
     let run = RunId("run".into());
     let process = process();
@@ -482,12 +482,12 @@ fn intake<'a>(process: &'a ProcessIdentity, run: &'a RunId) -> IntakeContext<'a>
 }
 
 /// Returns a call with the key `k`.
-fn request(policy: &ToolPolicy) -> CallRequest {
+fn request(policy: &CallPolicy) -> CallRequest {
     from_envelope(&keyed("k"), policy)
 }
 
 /// Returns a call without an idempotency key, as the gateway makes it.
-fn keyless(policy: &ToolPolicy) -> CallRequest {
+fn keyless(policy: &CallPolicy) -> CallRequest {
     let (run, index) = (RecordKey(Digest::of(b"run")), RecordKey(Digest::of(b"index")));
     CallRequest {
         duplicates: Deduplication::Joined(RecordAddress::Keyless { run, index }),
@@ -496,7 +496,7 @@ fn keyless(policy: &ToolPolicy) -> CallRequest {
 }
 
 /// No jitter, so that times can be written down.
-fn policy(class: ToolClass) -> ToolPolicy {
+fn policy(class: ToolClass) -> CallPolicy {
     let mut policy = PolicyProfile::Standard.policy(class);
     policy.retry.jitter = crate::policy::Jitter::None;
     policy

@@ -6,7 +6,7 @@ use crate::policy::MechanismModes;
 
 /// A world in which everything is a reason against the call: the breaker is open, the tool is blocked, the model
 /// repeats itself.
-fn adverse(policy: &ToolPolicy) -> CallTestWorld {
+fn adverse(policy: &CallPolicy) -> CallTestWorld {
     let mut world = CallTestWorld::new();
     world.breaker.force_open(None, world.now);
     let request = request(policy);
@@ -15,7 +15,7 @@ fn adverse(policy: &ToolPolicy) -> CallTestWorld {
     world
 }
 
-fn looping(world: &mut CallTestWorld, request: &CallRequest, policy: &ToolPolicy) {
+fn looping(world: &mut CallTestWorld, request: &CallRequest, policy: &CallPolicy) {
     for _ in 0..3 {
         let call = GuardedCall { tool: &request.tool, arguments: request.digest, turn: None };
         world.guard.begin(&policy.guard, call, world.now);

@@ -11,7 +11,7 @@ use crate::policy::BudgetPolicy;
 
 /// Every reason to refuse a call without a wait: its name, its setup, the code.
 #[expect(clippy::type_complexity, reason = "a table of a test")]
-const REFUSALS: &[(&str, fn(&mut CallTestWorld, &mut CallRequest, &mut ToolPolicy), Code)] = &[
+const REFUSALS: &[(&str, fn(&mut CallTestWorld, &mut CallRequest, &mut CallPolicy), Code)] = &[
     ("deadline", |_, request, _| request.limits.deadline = Some(START), Code::DeadlineExceeded),
     (
         "arguments",
@@ -252,7 +252,7 @@ fn what_a_failed_attempt_leads_to_depends_on_class_reach_and_nature() {
 
 use crate::policy::AmbiguousOutcomePolicy;
 
-fn leads_to(policy: &ToolPolicy, request: CallRequest, outcome: AttemptReport) -> &'static str {
+fn leads_to(policy: &CallPolicy, request: CallRequest, outcome: AttemptReport) -> &'static str {
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request, policy);
     match (world.on(&mut call, CallEvent::Ran(outcome)), world.store.state()) {
@@ -273,17 +273,17 @@ fn a_hint_that_a_retry_is_safe_counts_as_far_as_the_class_allows() {
     let hint = envelope_with(
         &json!({ "payload": { "idempotencyKey": "k", "callHints": { "expectedRetrySafe": true } } }),
     );
-    let with = |class, change: fn(&mut ToolPolicy)| {
+    let with = |class, change: fn(&mut CallPolicy)| {
         let mut policy = policy(class);
         policy.repeat.ambiguous = AmbiguousOutcomePolicy::Stop;
         change(&mut policy);
         policy
     };
-    let nothing: fn(&mut ToolPolicy) = |_| {};
+    let nothing: fn(&mut CallPolicy) = |_| {};
     for (class, change, envelope, expected) in [
         (
             ToolClass::Mutating,
-            (|policy| policy.repeat.retry_safe = true) as fn(&mut ToolPolicy),
+            (|policy| policy.repeat.retry_safe = true) as fn(&mut CallPolicy),
             keyed("k"),
             "retry",
         ),
@@ -461,10 +461,10 @@ fn a_breaker_that_opens_between_attempts_ends_the_call() {
 
 #[test]
 fn a_refusal_between_two_attempts_has_the_last_message_of_the_tool() {
-    let held_back: fn(&mut CallTestWorld, &ToolPolicy) = |world, _| {
+    let held_back: fn(&mut CallTestWorld, &CallPolicy) = |world, _| {
         world.breaker.force_open(None, world.now);
     };
-    let too_many: fn(&mut CallTestWorld, &ToolPolicy) =
+    let too_many: fn(&mut CallTestWorld, &CallPolicy) =
         |world, policy| world.limiter.try_acquire(&policy.limits, world.now).unwrap();
     for (happens, expected, why) in [
         (

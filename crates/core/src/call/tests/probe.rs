@@ -5,14 +5,14 @@ use crate::breaker::{BreakerVerdict, State as Circuit};
 use crate::policy::RateLimit;
 
 /// Opens the breaker so long ago that the next call is its probe.
-pub(super) fn open_until_now(world: &mut CallTestWorld, policy: &ToolPolicy) {
+pub(super) fn open_until_now(world: &mut CallTestWorld, policy: &CallPolicy) {
     let mut breaker = std::mem::replace(&mut world.breaker, CircuitBreaker::numbered_from(1_000));
     open(&mut breaker, policy, world.now);
     world.breaker = breaker;
     world.pass(policy.breaker.cooldown.first);
 }
 
-fn open(breaker: &mut CircuitBreaker, policy: &ToolPolicy, now: Timestamp) {
+fn open(breaker: &mut CircuitBreaker, policy: &CallPolicy, now: Timestamp) {
     while breaker.state(&policy.breaker, now) == Circuit::Closed {
         let (ticket, _) = breaker.admit(&policy.breaker, now).unwrap();
         breaker.record(&policy.breaker, ticket, BreakerVerdict::Failure { took: Duration::ZERO }, now);
@@ -20,7 +20,7 @@ fn open(breaker: &mut CircuitBreaker, policy: &ToolPolicy, now: Timestamp) {
 }
 
 /// Returns a call that waits until its probe is recorded.
-fn probing(world: &mut CallTestWorld, policy: &ToolPolicy) -> Call {
+fn probing(world: &mut CallTestWorld, policy: &CallPolicy) -> Call {
     let (mut call, step) = world.begin_only(request(policy), policy);
     let NextStep::Claim(claim) = step else { panic!("{step:?}") };
     let verdict = world.store.claim(&claim, world.now);
@@ -30,7 +30,7 @@ fn probing(world: &mut CallTestWorld, policy: &ToolPolicy) -> Call {
 }
 
 /// Another process with the same breaker: it has read the stored breaker, and takes the probe.
-fn taken_elsewhere(world: &CallTestWorld, policy: &ToolPolicy) -> CircuitBreaker {
+fn taken_elsewhere(world: &CallTestWorld, policy: &CallPolicy) -> CircuitBreaker {
     let mut there = CircuitBreaker::numbered_from(2_000);
     open(&mut there, policy, START);
     let (_probe, _) = there.admit(&policy.breaker, world.now).unwrap();
@@ -190,7 +190,7 @@ fn a_dependency_that_is_at_its_limit_refuses_at_once_and_costs_the_tool_nothing(
 
 #[test]
 fn a_probe_that_is_not_made_uses_up_no_rate_of_its_tool_or_its_dependency() {
-    type PreventionFn = fn(&mut CallTestWorld, &mut Call, &ToolPolicy) -> NextStep;
+    type PreventionFn = fn(&mut CallTestWorld, &mut Call, &CallPolicy) -> NextStep;
     let ways: [PreventionFn; 2] = [
         |world, call, _| world.on(call, CallEvent::Cancelled(OtherWaiters::None)),
         |world, call, policy| {

@@ -170,7 +170,7 @@ fn tr_7_a_tool_that_always_fails_exhausts_its_attempts_in_bounded_time() {
 }
 
 /// Fails so many calls, one attempt each.
-fn fail(world: &mut CallTestWorld, policy: &ToolPolicy, calls: usize) {
+fn fail(world: &mut CallTestWorld, policy: &CallPolicy, calls: usize) {
     for call in 0..calls {
         let envelope = envelope_with(&json!({
             "payload": { "params": { "n": call } },
@@ -181,7 +181,7 @@ fn fail(world: &mut CallTestWorld, policy: &ToolPolicy, calls: usize) {
 }
 
 /// The guard and trust have their own tests; here they would act before the breaker does.
-fn breaker_only(class: ToolClass) -> ToolPolicy {
+fn breaker_only(class: ToolClass) -> CallPolicy {
     let mut policy = policy(class);
     policy.modes.guard = EnforcementMode::Off;
     policy.modes.trust = EnforcementMode::Off;
@@ -296,7 +296,7 @@ fn tr_15_no_output_and_no_record_of_the_machine_contains_the_arguments() {
 
 // ---- seed 002, under the profile `measured` ----
 
-fn measured() -> ToolPolicy {
+fn measured() -> CallPolicy {
     let mut policy = PolicyProfile::Measured.policy(ToolClass::Idempotent);
     policy.modes.trust = EnforcementMode::Off;
     policy

@@ -6,13 +6,13 @@ use super::*;
 use crate::policy::{EffectLocation, SettlingPolicy};
 
 /// A tool in a child process whose effects do not outlive it.
-fn child() -> ToolPolicy {
+fn child() -> CallPolicy {
     let mut policy = policy(ToolClass::Mutating).for_gateway();
     policy.settling.effects = EffectLocation::Local;
     policy
 }
 
-fn at_child(policy: &ToolPolicy) -> CallRequest {
+fn at_child(policy: &CallPolicy) -> CallRequest {
     CallRequest { end: AttemptEndVisibility::Visible, ..keyless(policy) }
 }
 

@@ -445,7 +445,7 @@ fn a_claim_does_not_say_that_an_attempt_was_sent_while_approval_is_pending() {
 #[test]
 fn a_call_frozen_between_claim_and_attempt_starts_nothing() {
     let policy = policy(ToolClass::Mutating);
-    type RequestFn = fn(&ToolPolicy) -> CallRequest;
+    type RequestFn = fn(&CallPolicy) -> CallRequest;
     for (name, asked) in [("explicit", request as RequestFn), ("keyless", keyless)] {
         let mut world = CallTestWorld::new();
         let (mut frozen, step) = world.begin_only(asked(&policy), &policy);

@@ -113,7 +113,7 @@ impl ReplayWorld<'_> {
     pub(super) fn take_record(
         &mut self,
         request: &CallRequest,
-        policy: &ToolPolicy,
+        policy: &CallPolicy,
         recorded: &RecordedCall,
         now: Timestamp,
     ) {

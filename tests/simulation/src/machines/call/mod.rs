@@ -29,9 +29,9 @@ use steadfast_core::id::{RequestId, TurnId};
 use steadfast_core::limit::Limiter;
 use steadfast_core::output::{RawJson, ToolOutput};
 use steadfast_core::policy::{
-    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, BudgetPolicy, DangerousCommandPolicy,
+    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, BudgetPolicy, CallPolicy, DangerousCommandPolicy,
     EffectLocation, EnforcementMode, FailureReplayPolicy, PolicyProfile, RateLimit, Ratio, SilencePolicy,
-    StoreFailurePolicy, ToolClass, ToolPolicy, UnknownOutcomePolicy,
+    StoreFailurePolicy, ToolClass, UnknownOutcomePolicy,
 };
 use steadfast_core::retry::{CallerLimits, RetryBudget};
 use steadfast_core::trust::{
@@ -249,7 +249,7 @@ fn as_told(result: &CallResult) -> ExpectedResponse {
 
 // ---- draws ----
 
-fn policy(rng: &mut Rng) -> ToolPolicy {
+fn policy(rng: &mut Rng) -> CallPolicy {
     let class = *rng.pick(&[
         ToolClass::Mutating,
         ToolClass::Mutating,
@@ -385,7 +385,7 @@ fn request(rng: &mut Rng, now: Timestamp) -> CallRequest {
 }
 
 /// Draws machines that have a history.
-fn machines(rng: &mut Rng, request: &CallRequest, policy: &ToolPolicy, now: Timestamp) -> ReferenceMachines {
+fn machines(rng: &mut Rng, request: &CallRequest, policy: &CallPolicy, now: Timestamp) -> ReferenceMachines {
     let before = now.before(millis(rng.between(0, 3_000)));
     let mut machines = ReferenceMachines {
         breaker: CircuitBreaker::default(),
@@ -436,7 +436,7 @@ fn machines(rng: &mut Rng, request: &CallRequest, policy: &ToolPolicy, now: Time
 }
 
 /// Feeds enough failures to open the breaker.
-fn fail(breaker: &mut CircuitBreaker, policy: &ToolPolicy, at: Timestamp) {
+fn fail(breaker: &mut CircuitBreaker, policy: &CallPolicy, at: Timestamp) {
     for _ in 0..policy.breaker.consecutive.map_or(1, NonZeroU32::get) {
         if let Ok((ticket, _)) = breaker.admit(&policy.breaker, at) {
             breaker.record(&policy.breaker, ticket, BreakerVerdict::Failure { took: Duration::ZERO }, at);
@@ -444,7 +444,7 @@ fn fail(breaker: &mut CircuitBreaker, policy: &ToolPolicy, at: Timestamp) {
     }
 }
 
-fn fails_trust(trust: &mut TrustLedger, request: &CallRequest, policy: &ToolPolicy, at: Timestamp) {
+fn fails_trust(trust: &mut TrustLedger, request: &CallRequest, policy: &CallPolicy, at: Timestamp) {
     let rules = TrustRules { signature: &policy.trust, domain: None };
     let subject = TrustSubject { tool: &request.tool, signature: &request.signature, domain: None };
     let finished = FinishedOutcome::Failure { severity: Severity::ServerError, recoverable: true };

@@ -13,7 +13,7 @@ impl ReferenceCall {
 
     pub(super) fn with_guard<R>(
         &mut self,
-        act: impl FnOnce(&mut LoopGuard, &ToolPolicy, GuardedCall<'_>, Timestamp) -> R,
+        act: impl FnOnce(&mut LoopGuard, &CallPolicy, GuardedCall<'_>, Timestamp) -> R,
     ) -> R {
         let call = GuardedCall {
             tool: &self.request.tool,

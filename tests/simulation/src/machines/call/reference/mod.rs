@@ -36,8 +36,8 @@ use steadfast_core::key::RecordKey;
 use steadfast_core::limit::{LimitError, Limiter};
 use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{
-    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, DangerousCommandPolicy, EnforcementMode,
-    FailureReplayPolicy, SilencePolicy, StoreFailurePolicy, ToolClass, ToolPolicy, UnknownOutcomePolicy,
+    AmbiguousOutcomePolicy, ApprovalTrigger, ArgumentCheck, CallPolicy, DangerousCommandPolicy,
+    EnforcementMode, FailureReplayPolicy, SilencePolicy, StoreFailurePolicy, ToolClass, UnknownOutcomePolicy,
 };
 use steadfast_core::retry::{RetryBudget, RetrySchedule, RetryStop};
 use steadfast_core::trust::{FinishedOutcome, TrustDecision, TrustLedger, TrustSubject};
@@ -235,7 +235,7 @@ pub(super) struct ReferenceCall {
     pub(super) machines: ReferenceMachines,
     pub(super) notices: Vec<CallNotice>,
     request: CallRequest,
-    policy: Arc<ToolPolicy>,
+    policy: Arc<CallPolicy>,
     seed: u64,
     arrived: Timestamp,
     now: Timestamp,
@@ -268,7 +268,7 @@ impl ReferenceCall {
     pub(super) fn begin(
         machines: ReferenceMachines,
         request: CallRequest,
-        policy: Arc<ToolPolicy>,
+        policy: Arc<CallPolicy>,
         seed: u64,
         now: Timestamp,
     ) -> (Self, ExpectedStep) {

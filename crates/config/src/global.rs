@@ -499,9 +499,9 @@ pub(crate) fn settings() -> &'static [Setting<GlobalSettings>] {
                 GlobalSettings,
                 "otlp.endpoint",
                 otlp.endpoint,
-                OptionalKind(Url { schemes: &["http"] }),
-                "The OpenTelemetry collector that receives traces and metrics. Nothing is sent without one. Use a \
-                 collector on this machine, which accepts plain http and forwards the data."
+                OptionalKind(Url { schemes: &["http", "https"] }),
+                "The OpenTelemetry collector that receives traces and metrics. Nothing is sent without one. On \
+                 https, its certificate is checked with the root certificates of this machine."
             ),
         ]
     });

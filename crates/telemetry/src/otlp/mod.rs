@@ -18,6 +18,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use steadfast_core::redact::Redacted;
+use steadfast_mcp::http::upstream::InvalidServerUrl;
 
 use self::client::OtlpClient;
 use crate::ids::SpanIdGenerator;
@@ -26,8 +27,7 @@ use crate::spans::CallTracer;
 /// Options of the push to a collector.
 #[derive(Clone, Debug)]
 pub struct OtlpOptions {
-    /// The URL of the collector, for example `http://127.0.0.1:4318`. Plain HTTP: a collector on this machine or in
-    /// this network forwards the data over TLS.
+    /// The URL of the collector, for example `http://127.0.0.1:4318` or `https://collector.example`.
     pub endpoint: String,
     /// Headers that the collector requires, for example for authorization.
     pub headers: Vec<(String, Redacted<String>)>,
@@ -53,9 +53,12 @@ impl OtlpOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OtlpError {
-    /// The URL of the collector is not valid.
-    #[error("the OTLP endpoint {0}; write it as http://127.0.0.1:4318")]
-    Endpoint(&'static str),
+    /// The URL of the collector cannot be used.
+    #[error("the OTLP endpoint cannot be used: {0}; write it as http://127.0.0.1:4318")]
+    Endpoint(#[source] InvalidServerUrl),
+    /// The URL of the collector has a query.
+    #[error("the OTLP endpoint cannot have a query; write it as http://127.0.0.1:4318")]
+    Query,
     /// The exporter could not be created.
     #[error("OTLP cannot be set up: {0}")]
     Exporter(#[source] ExporterBuildError),

@@ -91,10 +91,10 @@ async fn a_collector_that_is_not_there_holds_up_no_call() {
 
 #[test]
 fn an_address_that_cannot_be_pushed_to_is_refused_before_anything_starts() {
-    let options = Options { otlp: Some(OtlpOptions::to("https://collector:4318")), ..Options::default() };
+    let options = Options { otlp: Some(OtlpOptions::to("ftp://collector:4318")), ..Options::default() };
     let error = Telemetry::start(options).unwrap_err().to_string();
     assert_eq!(
         error,
-        "the OTLP endpoint cannot be https: put a collector in between; write it as http://127.0.0.1:4318"
+        "the OTLP endpoint cannot be used: not an http or https URL; write it as http://127.0.0.1:4318"
     );
 }

@@ -131,6 +131,15 @@ impl Steadfast {
 
     /// Returns a builder that reads the usual sources: the user's file, `steadfast.toml` in the working folder, and the
     /// environment.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), steadfast::OpenError> {
+    /// use steadfast::{Steadfast, ToolPolicy};
+    ///
+    /// let steadfast = Steadfast::from_env().tool("bank/pay", ToolPolicy::mutating()).build().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn from_env() -> SteadfastBuilder {
         Self::builder().sources(usual_sources(PolicyStart::Library))
     }
@@ -163,7 +172,7 @@ impl Steadfast {
     }
 
     /// Checks that the store responds and accepts writes, by writing test data at most once a second. A store opened
-    /// [for maintenance only](Opening::only_looks) is only read.
+    /// [for maintenance only](SteadfastBuilder::maintenance_only) is only read.
     pub async fn check_store(&self) -> Result<(), StoreError> {
         let mut checked = self.checked.lock().await;
         if let Some(last) = &*checked

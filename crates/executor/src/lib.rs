@@ -2,14 +2,14 @@
 //!
 //! ```no_run
 //! # async fn example(envelope: steadfast_core::envelope::CallEnvelope) {
-//! use steadfast_core::output::{Output, RawJson};
+//! use steadfast_core::output::{RawJson, ToolOutput};
 //! use steadfast_executor::{Attempt, Engine};
 //!
 //! let engine = Engine::builder().start().await;
 //! let response = engine
 //!     .call(envelope, async |attempt: Attempt| {
 //!         let content = RawJson::from_trusted(attempt.params().to_owned());
-//!         Ok(Output { content, metadata: None })
+//!         Ok(ToolOutput { content, metadata: None })
 //!     })
 //!     .await;
 //! println!("{:?}", response.result.status);

@@ -38,7 +38,7 @@ pub enum AttemptError {
     NotRun(AttemptFault),
 }
 
-/// A callable tool. Every async function from an [`Attempt`] to an [`ToolResult`] is one.
+/// A callable tool. Every async function from an [`Attempt`] to a [`ToolResult`] is one.
 ///
 /// An attempt is a future of its own and owned by the engine. It continues when its caller disconnects, and is dropped
 /// when the engine ends it. Before that, its [`Attempt::cancelled`] resolves, so that it can pass the cancellation on.

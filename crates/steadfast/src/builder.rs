@@ -131,6 +131,15 @@ impl Steadfast {
 
     /// Returns a builder that reads the usual sources: the user's file, `steadfast.toml` in the working folder, and the
     /// environment.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), steadfast::OpenError> {
+    /// use steadfast::{Steadfast, ToolPolicy};
+    ///
+    /// let steadfast = Steadfast::from_env().tool("bank/pay", ToolPolicy::mutating()).build().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn from_env() -> SteadfastBuilder {
         Self::builder().sources(usual_sources(PolicyStart::Library))
     }

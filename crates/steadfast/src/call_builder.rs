@@ -10,10 +10,12 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use steadfast_core::Timestamp;
+use steadfast_core::approval::ApprovalChannel;
+use steadfast_core::call::EqualCallPolicy;
 use steadfast_core::classify::{AttemptFault, FaultSource};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::output::{RawJson, ToolOutput};
-use steadfast_executor::{Attempt, AttemptError, CallResponse, ToolFault, ToolResult};
+use steadfast_executor::{Attempt, AttemptError, CallOptions, CallResponse, ToolFault, ToolResult};
 
 use crate::builder::Steadfast;
 use crate::call_error::{CallError, InvalidOutput, ToolErrorSource};
@@ -60,11 +62,12 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 pub struct CallBuilder<'s> {
     steadfast: &'s Steadfast,
     envelope: EnvelopeBuilder,
+    options: CallOptions,
 }
 
 impl<'s> CallBuilder<'s> {
     pub(crate) fn new(steadfast: &'s Steadfast, tool: String) -> Self {
-        Self { steadfast, envelope: EnvelopeBuilder::new(tool) }
+        Self { steadfast, envelope: EnvelopeBuilder::new(tool), options: CallOptions::default() }
     }
 
     /// Sets the arguments: a struct or a map. A list of name-value pairs counts as a map.
@@ -107,6 +110,19 @@ impl<'s> CallBuilder<'s> {
     pub fn deadline_after(self, time: Duration) -> Self {
         let deadline = self.steadfast.engine().now() + time;
         self.deadline(deadline)
+    }
+
+    /// Lets the call wait until an operator approves or denies it, where its policy asks for approval. Otherwise such a
+    /// call is refused at once, and an operator may approve it before it is made again.
+    pub fn wait_for_approval(mut self) -> Self {
+        self.options.channel = ApprovalChannel::Interactive;
+        self
+    }
+
+    /// Sets everything that an envelope does not contain, such as the prompter that asks a user for approval, or a
+    /// listener for this call.
+    pub fn options(self, options: CallOptions) -> Self {
+        Self { options, ..self }
     }
 
     /// Returns the call as an envelope, for [`Steadfast::call_envelope`] and the [`Engine`](crate::Engine).
@@ -157,10 +173,11 @@ impl<'s> CallBuilder<'s> {
                 async move { to_result(running.await, &last_error) }
             }
         };
+        let joins_equal_calls = self.options.equal_calls != EqualCallPolicy::Separate;
         let engine = self.steadfast.engine();
-        let response = engine.call(envelope, handler).await;
-        // The program has the response now.
-        if let Some(delivery) = response.delivery.clone() {
+        let response = engine.call_with(envelope, handler, self.options).await;
+        // Equal calls without a key are joined until their response has arrived. The program has it now.
+        if joins_equal_calls && let Some(delivery) = response.delivery.clone() {
             engine.mark_delivered(delivery);
         }
         match response.result.error.clone() {

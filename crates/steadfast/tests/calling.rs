@@ -10,11 +10,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize, Serializer};
-use steadfast::call::InvalidCall;
+use steadfast::admin::approval::{
+    ApprovalChannel, ApprovalDecision, Grantor, ParkedRequest, ParkedRequestId,
+};
+use steadfast::admin::{
+    ApprovalPrompter, ClientDecision, ClientDecisionFuture, OperatorIdentity, OperatorSurface,
+};
 use steadfast::call::classify::TransportError;
 use steadfast::call::envelope::CallEnvelope;
 use steadfast::call::id::InvalidId;
 use steadfast::call::output::ToolOutput;
+use steadfast::call::{CallOptions, EqualCallPolicy, InvalidCall};
 use steadfast::config::Sources;
 use steadfast::policy::{AmbiguousOutcomePolicy, ApprovalTrigger, EnforcementMode, ToolClass};
 use steadfast::store::RuntimeClock;
@@ -152,6 +158,69 @@ async fn a_call_without_approval_is_refused() {
     let error = bank(policy).await.call("bank/pay").run(works).await.unwrap_err();
     assert_eq!(error.code(), Code::ApprovalRequired);
     assert!(!error.may_have_run() && !error.is_outcome_unknown());
+}
+
+/// A prompter whose user has decided already.
+#[derive(Debug)]
+struct DecidedPrompter(ApprovalDecision);
+
+impl ApprovalPrompter for DecidedPrompter {
+    fn ask(&self, _: ParkedRequestId, _: ParkedRequest) -> ClientDecisionFuture {
+        let decision = self.0;
+        Box::pin(async move { ClientDecision::Decided(decision) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_or_an_operator_approves_or_denies_a_call_that_waits() {
+    let policy = ToolPolicy::mutating().approval(ApprovalTrigger::Always);
+    let steadfast = bank(policy).await;
+    for (decision, denied) in [(ApprovalDecision::Once, false), (ApprovalDecision::Deny, true)] {
+        let options = CallOptions {
+            channel: ApprovalChannel::Interactive,
+            prompter: Some(Arc::new(DecidedPrompter(decision))),
+            ..CallOptions::default()
+        };
+        let call = steadfast.call("bank/pay").args(&[("user", denied)]).options(options);
+        let error = call.run(works).await.err();
+        assert_eq!(error.is_some(), denied);
+        assert!(error.is_none_or(|error| error.code() == Code::ApprovalDenied && !error.may_have_run()));
+
+        let running = steadfast.clone();
+        let waiting = tokio::spawn(async move {
+            let call = running.call("bank/pay").args(&[("operator", denied)]).wait_for_approval();
+            call.run(works).await.err()
+        });
+        while steadfast.engine().approvals(None).is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let (id, _) = steadfast.engine().approvals(None).pop().unwrap();
+        let by = OperatorIdentity { name: "ann".to_owned(), from: OperatorSurface::Library };
+        steadfast.engine().decide(None, id, decision, Grantor::Operator, &by).await.unwrap();
+        let error = waiting.await.unwrap();
+        assert_eq!(error.map(|error| error.code()), denied.then_some(Code::ApprovalDenied));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn equal_calls_without_a_key_are_new_calls_also_where_a_double_dispatch_is_joined() {
+    let steadfast = bank(ToolPolicy::mutating()).await;
+    for equal_calls in [EqualCallPolicy::Separate, EqualCallPolicy::Joined] {
+        for _ in 0..2 {
+            let options = CallOptions { equal_calls, ..CallOptions::default() };
+            let paid = steadfast.call("bank/pay").options(options).run(works).await.unwrap();
+            assert!(!paid.is_replayed(), "{equal_calls:?}: the response to the first has arrived");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_chain_of_the_documentation_needs_no_types() {
+    let steadfast = bank(ToolPolicy::mutating()).await;
+    let invoice = BTreeMap::from([("cents", 1000)]);
+    let paid = steadfast.call("bank/pay").key("invoice 42").args(&invoice);
+    let paid = paid.run(async |attempt| works(attempt).await).await.unwrap();
+    assert_eq!(paid.output::<PaidReceipt>().unwrap(), receipt());
 }
 
 #[tokio::test(start_paused = true)]
@@ -369,6 +438,17 @@ async fn invalid_values_are_reported_by_build_all_at_once_like_those_of_a_file()
     // Nothing is read, so no home folder is known.
     let placeless = refused(Steadfast::builder()).await;
     assert!(matches!(placeless, OpenError::Setting { setting: "store.path", .. }), "{placeless}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_path_that_is_no_text_is_refused_instead_of_another_file_being_used() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let path = std::ffi::OsStr::from_bytes(b"/no/such/\xff.db");
+    for store in [Store::sqlite(path), Store::memory().key_file(path)] {
+        let error = refused(Steadfast::builder().store(store)).await;
+        assert!(matches!(error, OpenError::Setting { .. }) && error.to_string().contains("UTF-8"), "{error}");
+    }
 }
 
 #[tokio::test]

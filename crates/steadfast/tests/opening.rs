@@ -457,7 +457,7 @@ async fn a_start_that_cannot_succeed_makes_nothing() {
     let folder = folder("nothing-made");
     for (text, setting) in [
         (
-            "[store]\npath = \"state/state.db\"\n[otlp]\nendpoint = \"https://collector:4318\"\n",
+            "[store]\npath = \"state/state.db\"\n[otlp]\nendpoint = \"ftp://collector:4318\"\n",
             "otlp.endpoint",
         ),
         ("[store]\npath = \"state/state.db\"\n[metrics]\nnamespace = \"a:b\"\n", "metrics.namespace"),

@@ -9,10 +9,10 @@
 //! use std::sync::Arc;
 //!
 //! use steadfast_executor::Engine;
-//! use steadfast_telemetry::{Format, Level, Logs, Options, OtlpOptions, Telemetry};
+//! use steadfast_telemetry::{LogLineFormat, LogLineLevel, LogSink, Options, OtlpOptions, Telemetry};
 //!
 //! let telemetry = Arc::new(Telemetry::start(Options {
-//!     logs: Some(Logs::to_stderr(Level::Info, Format::Json)?),
+//!     logs: Some(LogSink::to_stderr(LogLineLevel::Info, LogLineFormat::Json)?),
 //!     otlp: Some(OtlpOptions::to("http://127.0.0.1:4318")),
 //!     ..Options::default()
 //! })?);
@@ -27,7 +27,7 @@
 //! | --- | --- |
 //! | `mapping` | logs, metrics and spans of each notice of a call |
 //! | `turns` | the same for turns |
-//! | `outside` | the same for events outside calls |
+//! | `outside_calls` | the same for events outside calls |
 //! | `logs` | log lines, and `tracing` events as lines |
 //! | `feed` | the same lines for readers that come and go |
 //! | `malformed` | the log of malformed calls, by model |
